@@ -400,32 +400,22 @@ def unchained(error: RtcompileError) -> RtcompileError:
     return error.with_traceback(None)
 
 
+_LIMITS = {  # by the name of the system's error
+    "EMFILE": "a process may have no more files open here (`ulimit -n`), and a build needs some more. Close files that the "
+    "program keeps open, or run `ulimit -n 1024` before it.",
+    "EAGAIN": "no more processes may be started here (`ulimit -u`, or a container's `pids.max`), and a build needs "
+    "two. Raise the limit, lower RTCOMPILE_JOBS, or end processes and threads.",
+    "EFBIG": "a process may not write files of this size here (`ulimit -f`). Run `ulimit -f unlimited` before the "
+    "program.",
+}
+
+
 def limit_reached(number: int | None) -> RtcompileError | None:
     """Return the error for the `errno` of a ``ulimit``; None for others. This must not open files."""
     import errno
 
-    if number == errno.EMFILE:
-        return RtcompileError(
-            f"{os.strerror(number)}: a process may have {os.sysconf('SC_OPEN_MAX')} open here "
-            "(`ulimit -n`), and a build needs some more. Close files that the program keeps open, or run "
-            "`ulimit -n 1024` before it."
-        )
-    if number == errno.EAGAIN:
-        return RtcompileError(
-            f"{os.strerror(number)}: no more processes may be started here (`ulimit -u`, or a container's `pids.max`), "
-            "and a build needs two. Raise the limit, lower RTCOMPILE_JOBS, or end processes and threads."
-        )
-    if number == errno.EFBIG:
-        import resource
-
-        most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if most != resource.RLIM_INFINITY:
-            return RtcompileError(
-                f"{os.strerror(number)}: a process may write files of {most} bytes at most here "
-                "(`ulimit -f`), and a build writes larger ones. Run `ulimit -f unlimited` before the "
-                "program."
-            )
-    return None
+    text = _LIMITS.get(errno.errorcode.get(number or 0, ""))
+    return RtcompileError(f"{os.strerror(number or 0)}: {text}") if text else None
 
 
 def inside_import() -> RtcompileError | None:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 # here would double the 40 ms that a first build spends on imports.
 
 
-_STRICT = "-Werror=cross-execution-space-call"
 _UNKNOWN = "the compiler did not report which headers it read"
 _SECONDS_TO_TRY = 10.0  # for a change of a rejected source
 _NOTICED = 1000.0  # milliseconds of a build that a user notices
@@ -78,7 +77,6 @@ class Miss:
         self.why_missed = why_missed
         self.known = known  # NVRTC's failure, after which NVCC builds the code
         self.why = ""
-        self.source = plan.request.source  # for NVCC
         self.added: list[str] = []  # flags that were added because of errors
         self.notes: list[str] = []  # the reasons for them
         self.failures: list[CompileFailure] = []
@@ -168,22 +166,11 @@ class Miss:
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags, which are not in the cache key; return whether one is new."""
         new = [flag for flag in decision.flags if flag not in self.added]
-        if decision.names:
-            from rtcompile.messages import fallback
-
-            source = fallback.marked_for_device(self.source, decision.names)
-            if source != self.source:
-                self.source = source
-                self.notes.append(f"{', '.join(decision.names)} marked: {decision.reason}")
-                # A marked function must not call host functions; by default that is only a warning.
-                self.plan = self.plan._replace(options=self.plan.options.adding(_STRICT))
-            elif not new:
-                return False
         if new:
             self.added += new
             self.plan = self.plan._replace(options=self.plan.options.adding(*new))
             self.notes.append(f"{' '.join(new)} added: {decision.reason}")
-        return bool(new or decision.names)
+        return bool(new)
 
     def _meanwhile(self) -> None:
         """Import modules while the compiler runs, which saves 20 ms of a process's first build."""
@@ -191,7 +178,9 @@ class Miss:
         from rtcompile.lookup import driver, find
         from rtcompile.request import cxx, key  # noqa: F401 - `key` is needed after it
 
-        if cxx.readable(self.source):  # a longer one is searched only once it is compiled
+        if cxx.readable(
+            self.plan.request.source
+        ):  # a longer one is searched only once it is compiled
             self.why = self.why or self.why_missed()
         if self.plan.is_for_this_device and find.loaded("cupy") is not None:
             driver.confirm(find.compute_capability)
@@ -201,10 +190,7 @@ class Miss:
         from rtcompile.messages.available import Declared, missing_header
 
         if failure.backend == "nvcc":
-            defaults = self.plan.options.get("device-as-default-execution-space")
-            own = self.plan.request.backend == "nvcc"
-            is_default = defaults is not None and not own
-            return fallback.decide_nvcc(failure.log, default_device=is_default)
+            return fallback.decide_nvcc(failure.log)
         return fallback.decide(
             failure.log,
             source=self.plan.request.source,
@@ -284,8 +270,7 @@ class Miss:
             [each.path for each in directories],
             beside=directory.path,
         )
-        unit = _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
-        return unit._replace(source=self.source)
+        return _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
 
     def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
         """Return the directories that NVCC searches before its own, the source's first, and after."""

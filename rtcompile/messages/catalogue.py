@@ -13,7 +13,6 @@ from rtcompile.messages import (
     calls,
     changes,
     facts,
-    memory,
     names,
     quoted,
     repairs,
@@ -39,6 +38,7 @@ class KnownMessage:
     facts: str = ""  # the fields of the build that `values` is given
     general: bool = False  # not shown below another error that is explained
     headline: bool = False  # the cause replaces the compiler's message
+    lines: str = ""  # a pattern; ``{lines}`` stands for the lines of the source that match it
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
@@ -47,13 +47,18 @@ class KnownMessage:
         values, proof = _proved(values, context) if values is not None else (None, "")
         if values is None:
             return ""
-        groups = {name: text or "" for name, text in match.groupdict().items()}
-        filled = {**facts.of_build(context), **groups, **values}
+        groups = {name: _decimal(text or "") for name, text in match.groupdict().items()}
+        lines = quoted.lines_with(self.lines, context)
+        filled = {**facts.of_build(context), **groups, "lines": lines, **values}
         cause, fix = self.cause.format_map(filled), self.fix.format_map(filled)
         written = re.search(r"`(.*)`", proof)
         if written and f"`{written[1]}`" in fix:
             proof = f"With this change{proof[written.end() :]}"
         return " ".join(filter(None, (cause, fix, proof)))
+
+
+def _decimal(text: str) -> str:
+    return str(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]+", text) else text
 
 
 def _proved(
@@ -88,7 +93,6 @@ def _read() -> tuple[KnownMessage, ...]:
                 syntax,
                 wmma,
                 written,
-                memory,
                 quoted,
                 searched,
                 names,
@@ -109,6 +113,7 @@ def _read() -> tuple[KnownMessage, ...]:
             row["facts"] if "values" in row else "words",
             "general" in row,
             "headline" in row,
+            row.get("lines", ""),
         )
         for name, row in parser.items()
         if name != parser.default_section

@@ -6,6 +6,7 @@ import configparser
 import glob
 import os
 import re
+import signal as signals
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,9 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.errors import UnsupportedArch
 from rtcompile.files.headers import SearchDir
-from rtcompile.request import arch as archs
 from rtcompile.request import cxx
 from rtcompile.request.values import Arch
 
@@ -252,7 +251,7 @@ def of_build(context: BuildContext) -> Values:
     capability = context.capability
     return {
         **{part: context.describe(part) for part in _PART_NAMES},
-        "arch": str(context.arch or "the architecture compiled for"),
+        "arch": str(context.arch or "the build's architecture"),
         "device": "the device"
         + (" (compute capability {}.{})".format(*capability) if capability else ""),
         "compiler": context.describe(context.backend),
@@ -261,22 +260,14 @@ def of_build(context: BuildContext) -> Values:
 
 
 _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print for signals
-_SIGNALS = {"4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "11": "SIGSEGV"}
-
-
-def _in_table(table: Mapping[str, str], group: str, value: str) -> Fill:
-    def fill(match: Match, _: BuildContext) -> Values | None:
-        found = table.get(match[group])
-        return {value: found} if found else None
-
-    return fill
 
 
 _ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Za-z]\w?(?:=|$)")
 # The values that one expression gives, by the row's ``values``.
 SIMPLE: dict[str, Fill] = {
-    "host_header": _in_table(TABLES["std"], "header", "instead"),
-    "copied": lambda match, _: {"copied": match["type"] or "element of this size"},
+    "host_header": lambda match, _: (
+        {"instead": found} if (found := TABLES["std"].get(match["header"])) else None
+    ),
     "packaged": lambda match, build: (
         advice._asdict() if (advice := build.package_of(match["header"])) else None
     ),
@@ -311,31 +302,10 @@ def declared_in(match: Match, context: BuildContext) -> Values | None:
     return {"header": header, "edited": context.with_header(header), "known": "yes"}
 
 
-def supported_by(match: Match, context: BuildContext) -> Values:
-    nvrtc = context.version_pair("nvrtc")
-    try:
-        if context.arch and nvrtc:
-            archs.check(context.arch, context.target, nvrtc)
-    except UnsupportedArch as error:
-        return {"support": f"{error}."}
-    return {"support": "`rtcompile doctor` lists what this one compiles for."}
-
-
-def arch_options(match: Match, context: BuildContext) -> Values:
-    given = [o for o in context.options if re.match(r"--?(?:gpu-)?arch", o)]
-    return {"given": " and ".join(given) or "the -arch options"}
-
-
 def leak(match: Match, context: BuildContext) -> Values:
     hosts = [d for d in context.user_dirs() if d.startswith(("/usr/include", "/usr/lib/gcc"))]
     folder = context.user_dir_of(match.string) or next(iter(hosts), "")
     return {"leak": f"-I{folder}" if folder else "the -I that leads there"}
-
-
-def linker(match: Match, context: BuildContext) -> Values:
-    advice = context.package_of("nvJitLink.h")
-    general = "`pip install nvidia-nvjitlink-cu12` (CUDA 12) or `nvidia-nvjitlink` (CUDA 13)."
-    return {"step": advice.step if advice else general}
 
 
 def beyond_arch(match: Match, context: BuildContext) -> Values | None:
@@ -396,55 +366,13 @@ def cutlass(match: Match, context: BuildContext) -> Values:
     return {"found": f"{name} and {context.describe('cccl')}", "step": step}
 
 
-def instruction(match: Match, context: BuildContext) -> Values | None:
+def instruction(match: Match, _: BuildContext) -> Values | None:
     rows = TABLES["instructions"].items()
-    row = next((text for name, text in rows if match["instruction"].startswith(name)), "")
-    if not row:
-        return None
-    (where, names), arch, device = row.split(" | "), context.arch, context.capability
-    targets = [Arch.parse(name) for name in names.split()]
-    own = [t for t in targets if arch and t.major == arch.major]
-    if device and not any(archs.runs_on(t, "cubin", device) for t in targets):
-        do = "Your device has none of it: choose another kernel."
-    elif arch and own:
-        do = f"Compile with arch='{min(own, key=lambda t: t.minor != arch.minor)}'."
-    else:
-        do = f"{arch or 'This one'} has none of it: only {', '.join(map(str, targets))}."
-    return {"where": where, "do": do}
-
-
-def above(match: Match, context: BuildContext) -> Values:
-    needs = Arch.parse(match["needs"])
-    if context.capability and context.capability < (needs.major, needs.minor):
-        return {"do": "{}.{} is the device's: it cannot run this.".format(*context.capability)}
-    return {"do": f"Compile with arch='{needs}' for a device of {needs.major}.{needs.minor} or up."}
-
-
-def ptx(match: Match, context: BuildContext) -> Values:
-    def release(version: str) -> str:
-        known = TABLES["ptx"].get(version)
-        return f"PTX {version}" + (f" (CUDA {known})" if known else "")
-
-    return {"newer": release(match["ptx"]), "own": release(match["known"])}
+    where = next((text for name, text in rows if match["instruction"].startswith(name)), "")
+    return {"where": where} if where else None
 
 
 def signal(match: Match, context: BuildContext) -> Values:
-    number = match["signal"] or _SHELL_TEXTS[match[0]]
+    number = int(match["signal"] or _SHELL_TEXTS[match[0]])
     other = "nvrtc" if context.backend == "nvcc" else "nvcc"
-    return {"how": _SIGNALS.get(number, f"signal {number}"), "other": other}
-
-
-def signal_in_cute(match: Match, context: BuildContext) -> Values | None:
-    return signal(match, context) if re.search(r"<(?:cute|cutlass)/", context.source) else None
-
-
-def not_the_devices(match: Match, context: BuildContext) -> Values:
-    code = (
-        f"The code is for {context.arch}" if context.arch else "The code has no part for the device"
-    )
-    if context.capability is None:
-        fact = f"{code}, and the device cannot run it" if context.arch else code
-        return {"fact": fact, "do": "Give no arch= to compile for the current device."}
-    own = "{}.{}".format(*context.capability)
-    fact = f"{code}, and the device (compute capability {own}) cannot run it"
-    return {"fact": fact, "do": f"Give no arch=, or one that a device of {own} runs."}
+    return {"how": signals.Signals(number).name, "other": other}

@@ -25,7 +25,6 @@ class Decision:
     action: str  # "nvcc", "add-flags" (compile again with `flags`), or "error" (show the errors)
     reason: str  # one line, for the log and `BuildInfo.why`
     flags: tuple[str, ...] = ()  # options to add, for NVCC too
-    names: tuple[str, ...] = ()  # functions and variables to mark for the device, for NVCC
 
 
 _MOST_SEARCHED = 8 << 20  # characters: the source is searched for each error
@@ -302,21 +301,11 @@ def decide(
     return replace(chosen, flags=tuple(flags))
 
 
-_CALLS_HOST = re.compile(
-    r'calling a (constexpr )?__host__ function\("([^"]+)"\) from a __(?:global|device|host__ __device)__ '
-)
-_HOST_VARIABLE = re.compile(r'identifier "(?:\w+::)*(\w+)" is undefined in device code')
-_FUNCTION = re.compile(r"(operator\s*(?:\(\)|[^\s\w(]+|\w[\w ]*)|~?\w+)(?:<.*>)?\s*\(")
-
-
-def decide_nvcc(log: str, *, default_device: bool) -> Decision:
-    """Decide what to do about a source that NVCC rejected: mark names, add a flag, or show the error."""
-    called = [(match[1], _FUNCTION.search(match[2] + "(")) for match in _CALLS_HOST.finditer(log)]
-    names = [match[1] for _, match in called if match] + _HOST_VARIABLE.findall(log)
-    if names and default_device:
-        flags = ("--expt-relaxed-constexpr",) if any(constexpr for constexpr, _ in called) else ()
-        why = "-default-device makes it device code"
-        return Decision("add-flags", why, flags, tuple(dict.fromkeys(names)))
+def decide_nvcc(log: str) -> Decision:
+    """Decide what to do about a source that NVCC rejected: add a flag, or show the error."""
+    if "calling a constexpr __host__ function" in log:
+        flags = ("--expt-relaxed-constexpr",)
+        return Decision("add-flags", "device code calls a constexpr function", flags)
     # NVRTC does not get this far: it stops at the first missing header.
     if "kernel launch from __device__ or __global__ functions requires separate comp" in log:
         return Decision("add-flags", "device code launches a kernel", ("-rdc=true",))
@@ -378,37 +367,3 @@ def _declarations(source: str) -> Iterator[tuple[int, int, str]]:
         if depth == 0:
             yield start, end, head or code[start : match.start()]
             start, head = end, ""
-
-
-_BEFORE_SPECIFIERS = re.compile(
-    r"\s+|(?:public|protected|private)\s*:|\[\[.*?\]\]|template\s*(?=<)", re.S
-)
-
-
-def marked_for_device(source: str, names: Iterable[str]) -> str:
-    """Return a source in which unmarked declarations of these names are marked for the device too."""
-    text = cxx.blanked(source, literals=True, directives=True)
-    marks, declarations = _marked(source)
-    inserted = []
-    for start, _, head in declarations:
-        declared = head if "operator" in head else head.partition("=")[0]
-        for name in () if cxx.has_word(head, [*marks, "__host__"]) else names:
-            spelled = r"\s*".join(map(re.escape, name.split()))
-            found = re.search(rf"(?<![\w~.>]){spelled}(?!\w)\s*(\()?", declared)
-            if found is None or cxx.has_word(declared, ("using", "typedef", "friend")):
-                continue
-            mark = "__host__ __device__ " if found[1] else "__device__ "
-            inserted.append((_specifiers(text, start), mark))
-            break
-    for at, mark in reversed(inserted):
-        source = source[:at] + mark + source[at:]
-    return source
-
-
-def _specifiers(text: str, at: int) -> int:
-    """Return where the specifiers of a declaration begin, after its template parameters."""
-    while match := _BEFORE_SPECIFIERS.match(text, at):
-        at = match.end()
-        if match[0].startswith("template"):
-            at += len(cxx.enclosed(text, at)) + 2
-    return at

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 
 from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.declared import (
@@ -179,30 +180,12 @@ def scope_of_source(_: Match, context: BuildContext) -> Values | None:
     return {} if not context.source or in_source(context) else None
 
 
-def without_members(match: Match, context: BuildContext) -> Values | None:
-    """Return the template's parameter before `::` at the caret that is a number's type in this instance."""
-    name = re.match(r"(?:typename\s+)?(\w+)\s*::", context.text[max(0, context.column - 1) :])
-    known = rf"\b{name[1] if name else ''}=((?:unsigned |signed )?(?:bool|char|short|int|long|float|double)\b[ *\w]*)"
-    frames = "\n".join([match.string, *(note.message for note in context.notes)])
-    found = re.search(known, frames) if name else None
-    return {"parameter": name[1], "type": found[1].strip()} if name and found else None
-
-
 def symbol_name(match: Match, context: BuildContext) -> Values:
     """Return the name of a symbol that nothing defines, and where the source declares it."""
     name = simple_name(match["symbol"])
     found = declarations(name.rpartition("::")[2], context.code)
     line = context.code.count("\n", 0, found[0].end()) + 1 if found else 0
     return {"name": name, "where": f" in line {line}" if line else ""}
-
-
-def undeclared(match: Match, context: BuildContext) -> Values:
-    """Return what an unknown name is there: the type of a kernel's parameter, or any other."""
-    word, before = match["identifier"], context.text[: max(0, context.column - 1)]
-    what = f"No declaration of {word} is visible in this line"
-    if re.search(r"__(?:global|device)__[^(]*\([^)]*$", before):
-        what = f"{word} stands where a parameter's type belongs, and no such type is declared"
-    return {"what": what}
 
 
 _MOST_PARTS = 4  # of a vector
@@ -227,10 +210,6 @@ def member(match: Match, context: BuildContext) -> Iterator[Values]:
             yield {"fact": fact, "step": f"Write `{right}`.", "edited": edited}
         yield {"fact": fact, "step": step}
         return
-    if class_.endswith("::thread_group"):
-        step = "Make it by tiled_partition<32>(group), which returns a thread_block_tile."
-        yield {"fact": "A thread_group of any size has no functions of a warp", "step": step}
-        return
     body = re.search(  # a class with functions is not read: their words are no members
         rf"\b(?:struct|class|union)\s+{re.escape(class_)}\b[^;{{]*{{([^{{}}]*)}}", context.code
     )
@@ -250,30 +229,15 @@ _LONG = 6  # letters of an option that is part of one other's name
 
 def option(match: Match, _: BuildContext) -> Values | None:
     """Name the compiler's option that is spelled most like the given one."""
-    given = match["option"]
-    name, equals, value = given.lstrip("-").partition("=")
-    names = [n for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2]
-    known, plain = {n.replace("-", "_"): n for n in names}, name.replace("-", "_")
-    parts = [name for name in known if len(plain) >= _LONG and plain in name]
-    near = known.get(plain) or known.get(closest(plain, known) or "")
+    name, equals, value = match["option"].lstrip("-").partition("=")
+    known = {
+        n.replace("-", "_"): n for spec in SPECS for n in (spec.name, *spec.also) if len(n) > 2
+    }
+    plain = name.replace("-", "_")
+    parts = [each for each in known if len(plain) >= _LONG and plain in each]
+    near = known.get(closest(plain, known) or (plain if plain in known else ""))
     near = near or (known[parts[0]] if len(parts) == 1 else None)
-    if near is None:
-        return None
-    dashes = "--" if "-" in near or len(near) > 12 or "_" in near else "-"
-    is_same = near != name and near.replace("_", "-") == name.replace("_", "-")
-    why = f": it writes this one with {'dashes' if '-' in near else 'underscores'}"
-    return {"near": f"{dashes}{near}{equals}{value}", "why": why if is_same else ""}
-
-
-def value_apart(match: Match, context: BuildContext) -> Values | None:
-    """Return the macro without a value to which a word that is no option may belong."""
-    macros = [each for each in context.options if re.fullmatch(r"-D[A-Za-z]\w*(?:=.*)?", each)]
-    if re.fullmatch(r"char|short|int|long|double", match["option"]):
-        halves = [each for each in macros if re.search(r"=(?:unsigned|signed|long|short)$", each)]
-        macros = halves or macros
-    if len(macros) != 1:  # the options are in another order than they were given
-        return None
-    return {"right": f"{macros[0]}{' ' if '=' in macros[0] else '='}{match['option']}"}
+    return {"near": f"--{near}{equals}{value}"} if near else None
 
 
 def expression(match: Match, context: BuildContext) -> Values:
@@ -291,20 +255,15 @@ def expression(match: Match, context: BuildContext) -> Values:
     if unknown and unknown[1] != plain:
         fact = f"`{unknown[1]}` in '{given}' is no type or constant of the source."
         step = _for_unknown(unknown[1], given, context)
-    elif whole and whole != base and "::" in base and whole.endswith(f"::{base}"):
+    elif whole and whole != base and (unknown or "::" in base):
         fact = f"`{base}` alone is not declared: its whole name is {whole}."
         step = f"Write '{given.replace(base, whole, 1)}'."
     elif declared and not unknown:
         return _arguments(given, base, arguments.rstrip("> "), declared)
-    elif not arguments and (values := _not_named(given, context.code)):
-        return values
-    elif whole and whole != base:
-        fact = f"`{plain}` alone is not declared: its whole name is {whole}."
-        step = f"Write '{given.replace(base, whole, 1)}'."
     elif arguments and not declared and declarations(plain, context.code):
         fact, step = f"`{plain}` is no template, and takes no <...>.", f"Write '{base}'."
-    elif declarations(plain, context.code):
-        return {"fact": f"The compiler finds nothing that `{given}` names.", "step": _SPELL}
+    elif declarations(plain.partition("(")[0], context.code):
+        return {"fact": f"`{given}` names no one function or variable.", "step": _ONE}
     else:
         fact = f"The source declares no `{base}`."
         near = closest(plain, declared_words(plain, context))
@@ -328,99 +287,52 @@ def _for_unknown(word: str, given: str, context: BuildContext) -> str:
     return "Give a type or a constant, or declare it in the source, or #include its header."
 
 
-def _not_named(given: str, code: str) -> Values | None:
-    """Return what a name expression of a function with parameters, of an overload or of a variable lacks."""
-    name, opening, parameters = given.partition("(")
-    found = declarations(name.strip().lstrip("&").rpartition("::")[2], code)
-    functions = [each for each in found if each[0].endswith("(")]
-    if opening and functions:
-        cast = f"(void(*)({parameters.rstrip(') ')})){name.strip()}"
-        fact = f"A name expression is an expression, and `{given}` is a declaration."
-        step = f"Write '{name.strip()}', or, if it has overloads, a cast: '{cast}'."
-    elif len(functions) > 1:
-        lists = dict.fromkeys(_parameters(code, each.end() - 1) for each in functions)
-        if len(lists) < 2:
-            return None
-        casts = " or ".join(f"'(void(*)({types})){given}'" for types in lists)
-        fact = f"The source declares {len(lists)} functions `{given}`, and the name alone is none of them."
-        step = f"Choose one by a cast: {casts}."
-    elif found and not functions and not given.startswith("&"):
-        fact, step = (
-            f"`{given}` is a variable, and a name expression takes its address.",
-            f"Write '&{given}'.",
-        )
-    else:
-        return None
-    return {"fact": fact, "step": step}
-
-
-def _parameters(code: str, at: int) -> str:
-    """Return the types of a function's parameters, whose ( is at `at`: ``"float*, int"``."""
-    texts = split(cxx.enclosed(code, at))
-    return ", ".join(
-        re.sub(r"(?<=[\s*&])\w+$", "", " ".join(text.split())).strip() for text in texts
-    )
-
-
-_FEW = 2  # parameters of a template that any type and number fit
 _SPELL = (
     "Spell it as C++ would at the end of the file: namespaces in full, template arguments given."
 )
+_ONE = "Write its name without parameters, a cast for one of several overloads, as in '(void(*)(float*))f', and & for a variable, as in '&m'."
 
 
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
     parameters, values = split(declared), split(arguments)
-    example = [
-        "float" if _is_type(each) else "true" if re.match(r"bool\b", each) else "4"
-        for each in split(declared)
-    ]
-    kinds = ["value", "type"]
-    names = [re.findall(r"\w+", p.partition("=")[0] or p)[-1] for p in parameters]
-    rows = list(zip(names, map(_is_type, parameters), values, strict=False))
-    wrong = [
-        at
-        for at, (_, is_type, value) in enumerate(rows)
-        if re.match(r"[-+]?[\d.]|'|(?:true|false)$" if is_type else _TYPE_WORDS, value)
-    ]
-    required = [n for n, p in zip(names, parameters, strict=True) if not re.search(r"=|\.\.\.", p)]
-    missing = required[len(values) :]
+    required = [each for each in parameters if not re.search(r"=|\.\.\.", each)]
+    number = max(len(required), min(len(values), len(parameters)))
+    rows = [*zip_longest(parameters[:number], values[:number])]
+    moved = [value for each, value in rows if value and not _fits(value, each)]
+    wrong, right = list[str](), list[str]()
+    for each, value in rows:
+        name = re.findall(r"\w+", each.partition("=")[0] or each)[-1]
+        kind, example = ("type", "float") if _is_type(each) else ("value", "4")
+        if not value:
+            wrong.append(f"{name} is missing")
+        elif not _fits(value, each):
+            wrong.append(f"{name} must be a {kind} and was given {value}")
+        fitting = (one for one in (value, *moved) if one and _fits(one, each))
+        right.append(next(fitting, "true" if "bool" in each else example))
+    if len(values) > len(parameters) and "..." not in declared:
+        wrong.append(f"'{given}' gives {len(values)} of {len(parameters)} arguments")
+    fact = "; ".join(wrong) or f"no instance for '{given}' was found"
+    step = "Compare the kinds of its arguments and defaults with the notes"
+    if wrong:
+        step = f"Write '{base}<{', '.join(right)}>', or with your own types and values"
     whole = f"the template is `template <{declared}> {base}`"
-    if len(required) <= len(values) <= len(parameters) and wrong:
-        each = (
-            f"{name} must be a {kinds[is_type]} and was given {value}"
-            for name, is_type, value in (rows[at] for at in wrong)
-        )
-        fact = f"{'; '.join(each)}{' (the two are exchanged)' * (len(wrong) == 2)}: {whole}"
-        step = f"Give a {'type' if rows[wrong[0]][1] else 'constant'} for {names[wrong[0]]}"
-        if len(parameters) <= _FEW:
-            step += f": '{base}<{', '.join(example[: len(values)])}>'"
-        if len(wrong) == 2:
-            one, other = wrong
-            values[one], values[other] = values[other], values[one]
-            step = f"Write '{base}<{', '.join(values)}>'"
-    elif missing:
-        listed, filled = " and ".join(missing), example[len(values) : len(required)]
-        fact = f"{listed} {'is' if len(missing) == 1 else 'are'} missing: {whole}"
-        step = f"For example '{base}<{', '.join(values + filled)}>', with your {listed} for the {', '.join(filled)}"
-    elif len(required) <= len(values) <= len(parameters):
-        fact = f"The compiler finds no instance for '{given}': {whole}"
-        step = "Compare the kinds of its arguments and defaults with the notes"
-    else:
-        counts = f"'{given}' gives {len(values)} of {len(parameters)}"
-        counts += " arguments"
-        fact = f"T{whole[1:]}, and {counts}"
-        step = f"Give as many and in this order: '{base}<{', '.join(example)}>'"
-    return {"fact": f"{fact}.", "step": f"{step}."}
+    return {"fact": f"{fact[0].upper()}{fact[1:]}: {whole}.", "step": f"{step}."}
+
+
+def _is_type(parameter: str) -> bool:
+    return re.match(r"(?:class|typename)\b", parameter) is not None
+
+
+def _fits(value: str, parameter: str) -> bool:
+    """Return whether a template's argument may be of its parameter's kind."""
+    other = r"[-+]?[\d.]|'|(?:true|false)$" if _is_type(parameter) else _TYPE_WORDS
+    return re.match(other, value) is None
 
 
 _TYPE_WORDS = (
     r"(?:const |unsigned |signed )?(?:float|double|int|char|short|long|bool|__half|unsigned)\b"
 )
-
-
-def _is_type(parameter: str) -> bool:
-    return re.match(r"(?:class|typename)\b", parameter) is not None
 
 
 def template(match: Match, context: BuildContext) -> Values | None:

@@ -3,123 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 
 from rtcompile.messages.declared import operands, templates
-from rtcompile.messages.diagnostics import arguments, line_in_source, simplified, split
-from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
+from rtcompile.messages.diagnostics import arguments, line_in_source, split
+from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.request import cxx
-
-
-def zero_size(match: Match, context: BuildContext) -> Values:
-    """Return the template argument or the macro that is 0 or negative, and the user's line that has it."""
-    facts = {"size": "The size of an array is 0 or negative", "shift": "A shift count is negative"}
-    fact = facts.get(match[0].split()[0], "The code divides by 0")
-    frames = [line for line in match.string.split("\n") if "[with " in line]
-    for frame in reversed(frames):  # the outermost is nearest to the user
-        given = {n: v for n, v in arguments(frame).items() if re.fullmatch(r"0|-\d+", v)}
-        zero = next((name for name in given if "ARCH" not in name), "")
-        used = re.search(r"(\w+)<", simplified(frame.partition("[with ")[0]))
-        if zero:
-            line = _line_with(rf"\b{used[1]}\s*<", context) if used else ""
-            meant = TABLES["numbers"].get(zero)
-            where = f"in {line} give {used[1]} " if line and used else "give "
-            where += "a greater one" + (f": {meant}" if meant else "")
-            what = f": the template argument {zero}" + (f" of {used[1]}" if used else "")
-            return {"fact": fact, "what": f"{what} is {given[zero]}", "where": where}
-    for name, value in macros(context.options):
-        if re.fullmatch(r"0|-\d+", value) and (line := _line_with(rf"\b{name}\b", context)):
-            step = f"give -D{name}= a greater number; {line} uses it"
-            return {"fact": fact, "what": f": the macro {name} is {value}", "where": step}
-    where = 'one of the numbers in the line above, or of the arguments in the lines "from", must be greater'
-    return {"fact": fact, "what": "", "where": where}
-
-
-_ASM_BYTES = {"h": 2, "r": 4, "f": 4, "l": 8, "d": 8, "q": 16}
-_ASM_FITTING = {2: '"h"', 4: '"r" ("f" for a float)', 8: '"l" ("d" for a double)', 16: '"q"'}
-_ASM_OTHER = {
-    "r": '"f" for a float',
-    "l": '"d" for a double',
-    "f": '"r" for an integer',
-    "d": '"l" for an integer or a pointer',
-}
-
-
-def asm_operand(match: Match, context: BuildContext) -> Values:
-    """Return why a constraint of inline assembly does not fit its operand, and which one would."""
-    above = "\n".join(context.source.split("\n")[: context.line])
-    text = f"{match.string}\n{above[above.rfind('asm') :]}" if "asm" in above else match.string
-    size, letter = int(match["size"]), match["constraint"]
-    takes, fitting = _ASM_BYTES.get(letter), _ASM_FITTING.get(size)
-    fact = f'The operand has {size} bytes, and the constraint "{letter}" takes {takes}'
-    step = f"Write {fitting} in its place, with an instruction for {size} bytes, or give a value of {takes} bytes"
-    if size == 8 and letter == "r" and (address := re.search(r"\[\s*%\d+", text)):
-        step = f'Write "l": an address ({address[0]}]) has 8 bytes. Another operand of 8 bytes needs an instruction for them'
-        if re.search(r"\.shared\b|\bldmatrix\b|\bmbarrier\b", text):
-            step = "An address in shared memory has 4 bytes there: pass "
-            step += (
-                '"r"((unsigned)__cvta_generic_to_shared(pointer)), and "l" for one in global memory'
-            )
-    if takes is None:
-        fact = f'PTX has no constraint "{letter}"'
-        step = 'Write "h", "r" or "l" for an integer of 2, 4 or 8 bytes, "f" for a float, "d" for a double'
-    elif takes == size and letter in _ASM_OTHER:
-        fact = f'The constraint "{letter}" takes another type of {size} bytes'
-        step = f"Write {_ASM_OTHER[letter]}"
-    elif fitting is None:
-        fact = f"The operand has {size} byte{'s' * (size > 1)}, and no constraint takes that"
-        step = 'Copy it to an int first, and pass this one with "r"'
-    return {"fact": fact, "step": step}
-
-
-def asm_number(match: Match, context: BuildContext) -> Values:
-    """Return which operands the text of the message's inline assembly names."""
-    if match["named"]:
-        fact = "%[name] is how GCC names an operand of inline assembly, and no compiler of device code reads it"
-        lines = context.source.split("\n")
-        text = lines[context.line - 1] if 0 < context.line <= len(lines) else context.text
-        names = re.findall(r"[:,]\s*\[(\w+)\]\s*(?=\")", text)
-        right = re.sub(r"([:,]\s*)\[\w+\]\s*(?=\")", r"\1", text)
-        for number, name in enumerate(names):
-            right = right.replace(f"%[{name}]", f"%{number}")
-        is_whole = names and "%[" not in right
-        step = f"Write `{right.strip()}`" if is_whole else "Number them from %0 on, outputs first"
-        return {"fact": fact, "step": step}
-    named = sorted({int(each) for each in re.findall(r"%(\d{1,3})", context.text)})
-    fact = "The inline assembly names an operand that is not passed to it"
-    fact += f": its highest is %{named[-1]}" if named else ""
-    step = "Number the operands from %0 on, outputs first, and pass as many as the text names"
-    return {"fact": fact, "step": step}
-
-
-def macro_name(match: Match, _: BuildContext) -> Values:
-    """Return what is wrong with the name of a macro of the options."""
-    name, equals, value = match["macro"].partition("=")
-    plain = re.sub(r"\W", "_", name.strip())
-    fact = f"`{name.strip()}` is no name of C++, which has letters, digits and _, and begins with no digit"
-    if plain == name.strip() and plain.isidentifier():
-        fact = f"A blank stands beside the macro's name {plain}, and belongs to neither the name nor the value"
-    elif colon := re.fullmatch(r"([A-Za-z]\w*):(.+)", match["macro"]):
-        plain, equals, value = colon[1], "=", colon[2]
-    plain = plain if plain.isidentifier() else f"N{plain}"
-    return {"fact": fact, "right": f"-D{plain}{equals}{value.strip()}"}
-
-
-def macro_again(match: Match, context: BuildContext) -> Values:
-    """Return whether an option defines a macro that the source defines again."""
-    name = match["macro"]
-    given = dict(macros(context.options))
-    if name in given:
-        fact = f"The option -D{name}={given[name]} defines {name}, and this line defines it again: from here on the option has no effect"
-        return {
-            "fact": fact,
-            "step": f"Put #ifndef {name} and #endif around this line, or leave the option out",
-        }
-    return {
-        "fact": f"{name} is defined twice, and the second value counts",
-        "step": "Remove one, or write #undef before it",
-    }
 
 
 def assertion(_: Match, context: BuildContext) -> Values:
@@ -128,52 +18,29 @@ def assertion(_: Match, context: BuildContext) -> Values:
     frames = [n for n in context.notes if _INSTANCE.match(n.message) and "[with " in n.message]
     known = {**dict(macros(context.options)), **(arguments(frames[0].message) if frames else {})}
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
-    names = [word for word in words if word in known]
-    stated = [f"{name} is {known[name]}" for name in names]
+    stated = {word: known[word] for word in words if word in known}
     where = ""
     if frames and stated:
-        values, at, name = {known[name] for name in names}, frames[-1], frames[-1].file
+        at, name = frames[-1], frames[-1].file
         for inner, outer in pairwise(frames):
-            if not values <= {*arguments(outer.message).values()}:
+            if not {*stated.values()} <= {*arguments(outer.message).values()}:
                 at = inner  # its caller computed the values
                 break
         line = line_in_source(at, context.source, name) if "/include/" not in name else 0
         where = _shown(line, context).replace("l", "L", 1) or "What instantiates this"
     elif stated:
-        where = f"The option -D{names[0]}="
-    else:
-        for word in words:
-            if found := re.search(_CONSTANT.format(word), context.source):
-                line = context.source.count("\n", 0, found.start()) + 1
-                known[word] = found[1].strip()
-                stated, where = [f"{word} is {known[word]}"], f"Line {line}"
-    gives = f"{where} gives {'it' if len(stated) == 1 else 'them'}: {_change(condition, known)}"
+        where = f"The option -D{next(iter(stated))}="
+    gives = f"{where} gives {'it' if len(stated) == 1 else 'them'}: change it there, so that the condition holds"
+    texts = [f"{name} is {value}" for name, value in stated.items()]
     return {
         "false": f"`{condition}`" if condition else "A condition that the code requires",
-        "known": f": {', '.join(stated)}" if stated else " for these arguments or types",
+        "known": f": {', '.join(texts)}" if texts else " for these arguments or types",
         "where": gives if where else _ASSERTED,
     }
 
 
-def _change(condition: str, known: Mapping[str, str]) -> str:
-    """Return how to change what makes a condition false, with a number that fits where one does."""
-    for name, divisor, sign, limit in re.findall(_CLAUSE, condition):
-        number = int(known[name]) if re.fullmatch(r"\d{1,9}", known.get(name, "")) else 0
-        near = int(limit or 0) + {"<": -1, ">": 1}.get(sign, 0)
-        if divisor and int(divisor):
-            near = number // int(divisor) * int(divisor) or int(divisor)
-        is_false = {"<": number > near, ">": number < near}.get(sign[:1], number != near)
-        if number and is_false:
-            return f"change it there, for example so that {name} is {near}"
-    return "change it there, so that the condition holds"
-
-
-_CLAUSE = r"\b([A-Za-z_]\w*) (?:% (\d{1,9}) == 0|([<>]=?|==) (\d{1,9}))(?= &&|$)"
-
-
-_CONSTANT = r"(?:\bconst(?:expr)?\b[^;(]{{0,100}}\b{0}\s*=|#\s*define\s+{0}\b)\s*([^;\n]{{1,60}})"
 _INSTANCE = re.compile(r"(?:detected during )?instantiation of ")
-_ASSERTED = "The lines shown above lead there: change the arguments that they give"
+_ASSERTED = "Change the constants or arguments that it is about: the lines shown above lead there"
 
 
 def _condition(context: BuildContext) -> str:
@@ -188,12 +55,7 @@ def _condition(context: BuildContext) -> str:
     return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
 
 
-_NUMBER_TYPES = {
-    f"{sign}{kind}"
-    for sign in ("", "unsigned ")
-    for kind in ("char", "short", "int", "long", "long long")
-}
-_NUMBER_TYPES |= {"float", "double", "__half", "__nv_bfloat16", "bool", "signed char"}
+_NUMBER = r"(?:un)?signed char|(?:unsigned )?(?:char|short|int|long|long long)|float|double|bool|__half|__nv_bfloat16"
 
 
 def deduction(match: Match, context: BuildContext) -> Values | None:
@@ -214,7 +76,7 @@ def deduction(match: Match, context: BuildContext) -> Values | None:
     why = ""
     if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
         why = f": {template[1]} would be {' and '.join(dict.fromkeys(types))}"
-    elif not template and not {*types} <= _NUMBER_TYPES:
+    elif not template and not all(re.fullmatch(_NUMBER, each) for each in types):
         return None  # other types than numbers do not become one
     wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")
     code = f"{function}<{wide}>{call[1] if call else '(...)'}"
@@ -278,178 +140,83 @@ def _not_among_parameters(function: str, context: BuildContext) -> Values | None
     }
 
 
-_REMOVED = {  # what these macros of the CUDA headers leave out: the type, the part, and what does the same
-    "__CUDA_NO_HALF_OPERATORS__": ("__half", "the operators", "__hadd(a, b), __hmul(a, b)"),
-    "__CUDA_NO_HALF2_OPERATORS__": ("__half2", "the operators", "__hadd2(a, b), __hmul2(a, b)"),
-    "__CUDA_NO_BFLOAT16_OPERATORS__": (
-        "__nv_bfloat16",
-        "the operators",
-        "__hadd(a, b), __hmul(a, b)",
-    ),
-    "__CUDA_NO_BFLOAT162_OPERATORS__": (
-        "__nv_bfloat162",
-        "the operators",
-        "__hadd2(a, b), __hmul2(a, b)",
-    ),
-    "__CUDA_NO_HALF_CONVERSIONS__": (
-        "__half",
-        "the conversions",
-        "__float2half(x), __half2float(x)",
-    ),
-    "__CUDA_NO_BFLOAT16_CONVERSIONS__": (
-        "__nv_bfloat16",
-        "the conversions",
-        "__float2bfloat16(x), __bfloat162float(x)",
-    ),
-}
-
-
 def operators_removed(match: Match, context: BuildContext) -> Values | None:
-    """Return the macro of the build that takes the operators or conversions from the type in the message."""
-    named = {*re.findall(r"\b__(?:half2?|nv_bfloat16[2]?)\b", match.string)}
-    named |= {
-        f"__{name}" for name in re.findall(r"(?<!_)\b(half2?|nv_bfloat16[2]?)\b", match.string)
-    }
-    wanted = "the conversions" if match[0].startswith("no suitable") else "the operators"
-    for macro, (kind, what, instead) in _REMOVED.items():
-        given = any(
-            re.match(rf"(?:-D ?|--define-macro=){macro}\b", each) for each in context.options
-        )
-        defined = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{macro}\b", context.source, re.MULTILINE)
-        if kind not in named or what != wanted or not (given or defined):
-            continue
-        line = context.source.count("\n", 0, defined.start()) + 1 if defined else 0
-        where = f"which line {line} defines" if defined else "an option of this build"
-        does = {"the operators": "calculate with", "the conversions": "convert with"}[what]
-        return {
-            "macro": macro,
-            "where": where,
-            "what": what,
-            "type": kind,
-            "instead": f"{does} {instead} and the like",
-        }
+    """Return the macro of the options that takes the operators or conversions from a type in the message."""
+    of_types = re.findall(r"\b(?:__)?(half2?|nv_bfloat162?)\b", match.string)
+    for macro in re.findall(
+        r"__CUDA_NO_\w+_(?:OPERATORS|CONVERSIONS)__", " ".join(context.options)
+    ):
+        kind = macro.removeprefix("__CUDA_NO_").partition("_")[0].lower()
+        wanted = "CONVERSIONS" if match[0].startswith("no suitable") else "OPERATORS"
+        if wanted in macro and kind in [name.removeprefix("nv_") for name in of_types]:
+            return {"macro": macro, "type": f"__nv_{kind}" if kind[0] == "b" else f"__{kind}"}
     return None
 
 
 _COMPLEX = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
-_VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]|(?:float|double)[1-4]"
+_VECTOR = r"\b(?:u?(?:char|short|int|long|longlong)[1-4]|(?:float|double)[1-4])\b"
 
 
 def operator_of_struct(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield what to write for an operator between complex numbers of cuComplex.h or between vectors."""
-    found = _operator_of_struct(match)
-    whole, left, right = operands(match["operator"], context)
-    written = (
-        re.search(r"Write ((?:make_|cuC|float)[^\n]*?\))(?:, or |$)", found["step"])
-        if found
-        else None
-    )
-    if found and written and whole:
-        code = re.sub(r"\ba\b", lambda _: left, re.sub(r"\bb\b", lambda _: right, written[1]))
-        step = found["step"].replace(written[1], f"`{code}`")
-        yield {**found, "step": step, "edited": context.with_text(whole, code)}
-    if found:
-        yield found
+    operator = match["operator"]
+    whole, left, right = operands(operator, context)
+    plain = ("", "a") if match["types"].startswith(operator) else ("a", "b")
+    for a, b in ((left, right), plain) if whole else (plain,):
+        kind, code, also = _without_operator(operator, match["types"], a, b)
+        if kind:
+            edited = context.with_text(whole, code) if whole and a == left else ""
+            yield {"type": kind, "step": f"Write `{code}`{also}", "edited": edited}
 
 
-def _operator_of_struct(match: Match) -> dict[str, str] | None:
-    types, sign = match["types"], match["operator"][0]
-    named = re.search(r"\bcu(Float|Double)?Complex\b", types)
-    if named and sign in _COMPLEX:
-        suffix = "" if named[1] == "Double" else "f"
-        number = "double" if named[1] == "Double" else "float"
-        step = f"Write cuC{_COMPLEX[sign]}{suffix}(a, b)"
-        step += (
+def _without_operator(operator: str, types: str, a: str, b: str) -> tuple[str, str, str]:
+    """Return the struct of the types, what calculates `a operator b`, and what else there is; "" for other types."""
+    first, _, second = (each.strip() for each in types.partition(operator))
+    sign = operator[0]
+    if (named := re.search(r"\bcu(Float|Double)?Complex\b", types)) and sign in _COMPLEX:
+        suffix, number = ("", "double") if named[1] == "Double" else ("f", "float")
+        also = (
             f", or use cuda::std::complex<{number}> of <cuda/std/complex>, which has all operators"
         )
-        return {"type": named[0], "step": step}
-    small = re.search(r"\b__nv_fp(?:8|6|4)_e\dm\d\b", types)
-    if small:
-        step = f"Convert to float first: float(a) {match['operator']} float(b)"
-        return {"type": small[0], "step": step}
-    vector = re.search(rf"\b(?:{_VECTOR})\b", types)
+        return named[0], f"cuC{_COMPLEX[sign]}{suffix}({a}, {b})", also
+    if small := re.search(r"\b__nv_fp(?:8|6|4)_e\dm\d\b", types):
+        return small[0], f"float({a}) {operator} float({b})", ""
+    vector = re.search(_VECTOR, types)
     if vector is None or vector[0] == "uint3":  # threadIdx: nobody calculates with all of it
-        return None
-    if match["operator"] == "-" and types.startswith("-"):
-        parts = ", ".join(f"-a.{name}" for name in "xyzw"[: int(vector[0][-1])])
-        return {"type": vector[0], "step": f"Write make_{vector[0]}({parts})"}
-    kind, names = vector[0][:-1], "xyzw"[: int(vector[0][-1])]
-    scalar = not re.search(rf"\b(?:{_VECTOR})\b[^\n]*\b(?:{_VECTOR})\b", types)
-    parts = ", ".join(f"a.{n} {sign} {'b' if scalar else f'b.{n}'}" for n in names)
-    made = f"make_{kind}{len(names)}({parts})"
-    other = {"longlong": "long long"}.get(kind, kind) if scalar else vector[0]
-    compound = sign if match["operator"] != "==" and len(match["operator"]) > 1 else ""
-    if compound and compound != "!":
-        step = f"Write a = {made}, or declare `__device__ void operator{sign}=({vector[0]}& a, {other} b)` once"
-        return {"type": vector[0], "step": step}
-    step = f"Write {made}, or declare `__device__ {vector[0]} operator{sign}({vector[0]} a, {other} b)` once"
-    if match["operator"] in ("==", "!="):
-        step = f"Compare the members {', '.join(names)}"
-    return {"type": vector[0], "step": step}
+        return "", "", ""
+    a_part = f"{a}.%" if re.search(_VECTOR, first) else a if first else ""
+    b_part = f"{b}.%" if re.search(_VECTOR, second) else b
+    if operator in ("==", "!="):
+        sign = operator
+    each = f"{a_part} {sign} {b_part}" if first else f"{sign}{b_part}"
+    parts = [each.replace("%", name) for name in "xyzw"[: int(vector[0][-1])]]
+    if operator in ("==", "!="):
+        return vector[0], (" && " if operator == "==" else " || ").join(parts), ""
+    made = f"make_{vector[0]}({', '.join(parts)})"
+    if operator.endswith("="):
+        return vector[0], f"{a} = {made}", ""
+    declared = f"operator{sign}({first} a, {second} b)" if first else f"operator{sign}({second} a)"
+    return vector[0], made, f", or declare `__device__ {vector[0]} {declared}` once"
 
 
 _MOST_PLACES = 3
 
 
 def lines_with(pattern: str, context: BuildContext) -> str:
-    """Return the lines of the source's code that match: ``"line 3 (`__shared__ float s[9];`)"``; "" if none does."""
-    code = enumerate(context.code.split("\n"), 1)
+    """Return the lines of the source's code that match: ``" in line 3 (`__shared__ float s[9];`)"``; "" if none does."""
+    code = enumerate(context.code.split("\n"), 1) if pattern else ()
     found = [number for number, text in code if re.search(pattern, text)]
     if len(found) == 1:
-        return _shown(found[0], context)
+        return f" in {_shown(found[0], context)}"
     listed = ", ".join(map(str, found[:_MOST_PLACES]))
     more = " and further ones" if len(found) > _MOST_PLACES else ""
-    return f"lines {listed}{more}" if found else ""
-
-
-def asm_unparsed(match: Match, context: BuildContext) -> Values | None:
-    """Return where the source has inline assembly, and what the text is that the assembler stopped at."""
-    near = match["near"]
-    is_register = re.fullmatch(r"%[a-z]+\d+", near)
-    what = ", the register that the compiler chose for an operand" if is_register else ""
-    for begin in re.finditer(r"\basm\b[^(;]*\(", context.code):
-        length = len(cxx.enclosed(context.code, begin.end() - 1))
-        inside = context.source[begin.end() : begin.end() + length]
-        text = re.match(r'\s*((?:"(?:[^"\\]|\\.)*"\s*)*)', inside)
-        parts = re.findall(r'"((?:[^"\\]|\\.)*)"', text[1]) if text else []
-        whole = re.sub(r"//.*", "", "".join(parts).replace("\\n", "\n").replace("\\t", " ")).strip()
-        line = context.code.count("\n", 0, begin.start()) + 1
-        joined = [
-            one
-            for one, two in pairwise(parts)
-            if re.search(r"[\w\])]\s*$", one) and re.match(r"\s*[a-z]", two)
-        ]
-        if joined or (whole and whole[-1] not in ";{}:"):
-            where = f" behind `{joined[0].strip()}`" if joined else ""
-            step = f"Put ; at the end of the instruction{where} in the asm of line {line}"
-            return {"what": what, "step": step}
-    places = lines_with(r"\basm\b", context)
-    if not places:
-        return None
-    return {"what": what, "step": f"Compare the asm of {places} with the instruction's syntax"}
-
-
-def unsynchronised(match: Match, context: BuildContext) -> Values:
-    """Return the function or the inline assembly that became an instruction without .sync."""
-    names = r"\b(__(?:shfl(?:_up|_down|_xor)?|ballot|any|all))\b"
-    found = re.search(names, context.code)
-    if found is None:
-        name = match["instruction"]
-        return {"what": "The inline assembly", "step": f"Write {name}.sync in its place"}
-    line = context.code.count("\n", 0, found.start()) + 1
-    what = f"{found[1]} in {_shown(line, context)}"
-    return {"what": what, "step": f"Write {found[1]}_sync in its place"}
+    return f" in lines {listed}{more}" if found else ""
 
 
 def macros(options: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the macros of the options that have values."""
     found = (re.fullmatch(r"(?:-D|--define-macro=)(\w+)=(.*)", option) for option in options)
     return [(each[1], each[2]) for each in found if each]
-
-
-def _line_with(pattern: str, context: BuildContext) -> str:
-    lines = enumerate(context.code.split("\n"), 1)
-    return _shown(next((n for n, text in lines if re.search(pattern, text)), 0), context)
 
 
 def _shown(line: int, context: BuildContext) -> str:

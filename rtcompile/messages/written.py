@@ -13,27 +13,6 @@ from rtcompile.request import cxx
 _PLACEHOLDER = r"%\(\w+\)[sdifg]|\{{1,2} *\w+ *\}{1,2}|\$\{?\w+\}?|@\w+@"
 
 
-def macro_gap(match: Match, context: BuildContext) -> Values | None:
-    """Return the macro of the message's line whose parameters stand behind a blank, and so are part of its value."""
-    for word in re.findall(r"\b\w+(?=\()", context.text):
-        defined = re.search(
-            rf"^[ \t]*#[ \t]*define[ \t]+{word}[ \t]+(\([\w ,]*\))[ \t]*([^\n]+)",
-            context.source,
-            re.MULTILINE,
-        )
-        if defined and match["identifier"] in re.findall(r"\w+", defined[1]):
-            line = context.source.count("\n", 0, defined.start()) + 1
-            return {
-                "macro": word,
-                "line": str(line),
-                "right": f"#define {word}{defined[1]} {defined[2].strip()}",
-                "edited": context.with_line(
-                    line, f"#define {word}{defined[1]} {defined[2].strip()}"
-                ),
-            }
-    return None
-
-
 def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield the macro of the options at the caret, or beside it, and what its value would be right."""
     at = max(0, context.column - 1)
@@ -118,77 +97,6 @@ def comment_division(_: Match, context: BuildContext) -> Values | None:
     return None
 
 
-def macro_ended(_: Match, context: BuildContext) -> Values | None:
-    """Return the macro of the message's line that a blank or a comment behind a backslash ends."""
-    name, ended = "", 0
-    for number, line in enumerate(context.source.split("\n"), 1):
-        defined = re.match(r"[ \t]*#[ \t]*define[ \t]+(\w+)", line)
-        name = defined[1] if defined and not ended else name
-        behind = re.search(r"\\(?:[ \t]*(//.*|/\*.*)|[ \t]+)$", line.rstrip("\r"))
-        if name and behind and not ended:
-            ended, what = number, "a comment" if behind[1] else "a blank"
-        if ended and (number == context.line != ended or re.search(rf"\b{name}\b", context.text)):
-            own = context.source.split("\n")[ended - 1]
-            right = re.sub(r"\\(?:[ \t]*(?://.*|/\*.*)|\s+)$", r"\\", own)
-            edited = context.with_line(ended, right)
-            return {"macro": name, "line": str(ended), "what": what, "edited": edited}
-        if number != ended and not line.rstrip().endswith("\\"):
-            name, ended = "", 0
-    return None
-
-
-def comment_odd(_: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield the comment above the line that goes on in the next line, or ends earlier than it seems."""
-    source = context.source
-    end = sum(len(line) + 1 for line in source.split("\n")[: context.line]) or len(source)
-    for found in re.finditer(r"//[^\n]*?([\\][ \t]*)$", source[:end], re.MULTILINE):
-        line = source.count("\n", 0, found.start()) + 1
-        fact = f"The comment of line {line} ends with a backslash, so line {line + 1} is part of it"
-        edited = source[: found.start(1)] + source[found.end(1) :]
-        yield {"fact": fact, "step": "Remove the backslash", "edited": edited}
-    for found in re.finditer(r"/\*(?:(?!\*/)[\s\S])*?/\*[\s\S]*?(\*/)", source[:end]):
-        line, last = (source.count("\n", 0, at) + 1 for at in (found.start(), found.start(1)))
-        fact = f"The comment of line {line} ends at the */ in line {last}: a comment has no other one inside"
-        step = f"Remove this */, or put #if 0 and #endif around the part that begins in line {line}"
-        edited = source[: found.start(1)] + source[found.end(1) :]
-        yield {"fact": fact, "step": step, "edited": edited}
-
-
-def for_head(_: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield the head of a for with a semicolon for each comma."""
-    head = re.search(r"\bfor\s*\(([^;{}]*)\)", context.text)
-    if head:
-        right = head[0].replace(",", ";")
-        yield {"right": f"`{right}`", "edited": context.with_text(head[0], right)}
-    yield {"right": "`for (int i = 0; i < n; ++i)`"}
-
-
-def template_linkage(_: Match, context: BuildContext) -> Values:
-    """Return the block of extern "C" that the template of the message's line is in."""
-    lines = context.source.split("\n")
-    found = [n for n, text in enumerate(lines, 1) if re.search(r'\bextern\s+"C"\s*\{', text)]
-    is_block = bool(found) and found[0] <= context.line
-    step = "Move it out of this block" if is_block else 'Remove extern "C"'
-    head = re.match(r"[^;{}]*?\b(\w+)\s*\(", "\n".join(lines[max(0, context.line - 1) :]))
-    if head and "__global__" in head[0]:
-        name = f"name_expressions=['{head[1]}<float>']"
-        step += f", and request an instance by a name expression: {name}"
-    begin = next((n for n in reversed(found) if n <= context.line), 0)
-    where = f', and the block of extern "C" that begins in line {begin} contains it'
-    return {"where": where if is_block else "", "step": step}
-
-
-def redeclared(match: Match, context: BuildContext) -> Values:
-    """Return which header is read twice, or that one scope has two declarations of a name."""
-    file = match.string.partition(": ")[0]
-    again = re.search(r"at line (\d+)\)", match.string.partition("\n")[0])
-    if again and int(again[1]) == context.line and "." in file:
-        fact = f"{file} is read twice, since it has nothing that prevents this"
-        return {"fact": fact, "step": "Write #pragma once in its first line"}
-    fact = "One scope has two declarations of this name"
-    return {"fact": fact, "step": "Rename or remove one of them"}
-
-
 _PARAMETERS = "class|new|delete|template|union|struct|enum|default|private|public|register|using"
 
 
@@ -226,83 +134,4 @@ def placeholder(match: Match, context: BuildContext) -> Values | None:
         )
         if field.start() <= at <= field.end() + 1 and (is_value or is_part or not before):
             return {"text": field[0]}
-    return None
-
-
-_NO_CXX = (  # what other languages write, what it is, and what C++ writes
-    (
-        r"\bfor\s*\(?\s*(?:\w+\s+)?\w+\s+in\b(?!\s*[=;,[])",
-        "Python's loop",
-        "`for (int i = 0; i < n; ++i) { ... }`",
-    ),
-    (r"\belif\b", "Python's", "`else if (...)`"),
-    (
-        r"\b(?:if|while)\b[^\n({]*:\s*$|\belse\s*:",
-        "Python's syntax",
-        "`if (a) { ... } else { ... }` or `while (i < n) { ... }`, with braces instead of indentation",
-    ),
-    (r"^\s*def\s+\w+\s*\(", "Python's function", "`__device__ float f(float a) { ... }`"),
-    (
-        r"(?<!\belse)(?<=[\w)\]])\s+if\b[^;{}\n]*\belse\b",
-        "Python's conditional expression",
-        "`condition ? a : b`",
-    ),
-    (
-        r"(?<=[\w\])])\s+is\s+(?:not\s+)?(?:None|True|False)\b",
-        "Python's comparison",
-        "`==` or `!=`",
-    ),
-    (r"\bif\s*\(?\s*[\w\[\]]+\s+(?:not\s+)?in\b", "Python's test", "a loop over the elements"),
-    (r"=\s*\[[^\[\]\n]*\](?=\s*[;,)])", "Python's list", "`float a[] = {1, 2, 3};`"),
-    (r"\w\[[^\[\]?\n]*(?<!:):(?!:)[^\[\]\n]*\]", "Python's slice", "a loop over the elements"),
-    (r"^\s*(?:```|~~~).*", "Markdown", "nothing in its place: such lines frame a source in a text"),
-    (r"(?<=\S)\s*#(?!#).*$", "Python's comment", "`// ...`"),
-    (
-        r"^\s*@\w[\w.]*",
-        "a decorator of Python or an attribute of another language",
-        "nothing in its place",
-    ),
-    (r"^\s*\[numthreads\b.*", "HLSL's", "nothing in its place: the launch gives the block's size"),
-    (
-        r"^\s*layout\s*\(\s*(?:local_size|binding|location|set|std)\w*\b.*",
-        "GLSL's",
-        "nothing in its place: the launch gives the block's size",
-    ),
-    (
-        r"\b\w+ \w+(?:\s*,\s*\w+)+\s*=\s*[\w.]+\s*,\s*[\d.]+",
-        "Python's assignment to several names",
-        "`float a = 1, b = 2;`",
-    ),
-    (r"(?<=[=(,])\s*lambda\b[\w\s,]*:", "Python's", "`[=](float a) { return a; }`"),
-    (r"\*\*=", "Python's", "`x = x * x`, or `pow(x, y)`"),
-    (r"^\s*(?:from\s+\w+\s+)?import\s+\w+", "Python's", "`#include <header>`"),
-    (r"(?<![=!])===|!==", "JavaScript's operator", "`==` or `!=`"),
-    (r"(?<![<])=>(?!=)", "no operator of C++", "`>=`"),
-    (r"(?<=[\w)\]])\s*=\s*<(?=\s*\w+\s*[;)&|])", "no operator of C++", "`<=`"),
-    (r"(?<!template)\s<>\s", "no operator of C++", "`!=`"),
-    (
-        r"\b\d+(?:_\d+)+\b",
-        "Python's separator of digits",
-        "the digits without `_`, or `'` in its place",
-    ),
-)
-
-
-def no_cxx(_: Match, context: BuildContext) -> Values | None:
-    """Return what on the message's line is another language's syntax, and how C++ writes it."""
-    text = cxx.blanked(context.text, literals=True)
-    above = context.source.split("\n")[max(0, context.line - 2) : context.line]
-    if any(line.strip().endswith('"""') for line in above):
-        return {
-            "written": '`"""`',
-            "about": "a text of Python's, and no comment of C++",
-            "right": "`// ...` or `/* ... */`",
-        }
-    for pattern, about, right in _NO_CXX:
-        found = re.search(pattern, text)
-        if found and not ("#" in pattern and text.lstrip().startswith("#")):
-            written = found[0].strip()
-            written = "A line of three backquotes" if "```" in written else f"`{written}`"
-            about += "" if about.startswith("no ") else ", and no C++"
-            return {"written": written, "about": about, "right": right}
     return None

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -117,30 +116,37 @@ def test_each_compiler_s_log_begins_on_its_own_line(monkeypatch):
     assert re.search(r'^\S+\(\d+\): error: identifier "treadIdx"', error.value.log, re.MULTILINE)
 
 
-UNMARKED = Path(__file__).with_name("unmarked.cuh").read_text()
-KERNEL = 'extern "C" __global__ void k(int* p) { S s(*p); *p = EXPRESSION; }'
+UNMARKED = """#include <vector>
+constexpr int constant(int x) { return x; }
+int twice(int x) { return 2 * x; }
+static int table[2] = {1, 2};
+std::vector<int> host() { return {twice(2)}; }
+"""
+KERNEL = 'extern "C" __global__ void k(int* p) { *p = EXPRESSION; }'
 
 
-def test_nvcc_keeps_the_meaning_of_default_device(runs):
-    used = "(s + s).get() + twice(2) + n::table[1] + n::f(*p)"
-    code = compile(UNMARKED + KERNEL.replace("EXPRESSION", used))
+def test_constexpr_functions_stay_device_code_for_nvcc(runs):
+    code = compile(UNMARKED + KERNEL.replace("EXPRESSION", "constant(*p)"))
 
     assert (code.build.backend, set(runs)) == ("nvcc", {"nvrtc", "nvcc"})
-    assert "twice" in code.build.why
-    assert "-default-device" in code.build.why
+    assert "--expt-relaxed-constexpr added" in code.build.why
 
 
+@pytest.mark.parametrize("backend", ["auto", "nvcc"])
 @pytest.mark.parametrize(
-    ("used", "more"),
+    ("used", "message", "hint"),
     [
-        pytest.param("host()[0]", {}, id="what it calls is the host's"),
-        pytest.param("twice(1)", {"backend": "nvcc"}, id="NVCC requested"),
+        ("twice(1)", "calling a __host__ function", "Mark it __device__ or __host__ __device__"),
+        ("table[1]", '"table" is undefined in device code', "Mark it __device__, __constant__"),
     ],
 )
-def test_a_function_that_stays_host_code_for_nvcc_is_an_error(used, more):
-    with pytest.raises(rtcompile.CompileError, match="calling a __host__ function") as error:
-        compile(UNMARKED + KERNEL.replace("EXPRESSION", used), **more)
+def test_an_unmarked_name_is_the_hosts_for_nvcc_and_the_hint_says_how_to_mark_it(
+    used, message, hint, backend
+):
+    with pytest.raises(rtcompile.CompileError, match=message) as error:
+        compile(UNMARKED + KERNEL.replace("EXPRESSION", used), backend=backend)
     assert error.value.backend == "nvcc"
+    assert hint in re.sub(r"\s+", " ", str(error.value))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rtcompile import toolkit
 from rtcompile.compilers import nvrtc
 from rtcompile.messages import facts
 from rtcompile.messages.available import Declared, missing_header
-from rtcompile.messages.fallback import decide, is_device_code, marked_for_device
+from rtcompile.messages.fallback import decide, is_device_code
 from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -175,25 +175,3 @@ def test_a_line_directive_does_not_hide_which_function_an_error_is_in(line, acti
     declared = Declared(toolkit.current())
     log = f"user.cu({line}): error: device code does not support exception handling\n  x\n  ^\n"
     assert decide(log, source=source, name="kernel.cu", declared=declared).action == action
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        pytest.param("f", "int g(); @int f(int x) { return x; }", id="function"),
-        pytest.param("f", "@int f(int); int g(int x = f(1)); @int f(int x) { return x; }", id="both"),
-        pytest.param("f", "template <class T, A<(1 > 0)> U>\n@T f(T x) { return x; }", id="template"),
-        pytest.param("S", "struct S { int v; public: @S(int a) : v(a) {} };", id="constructor"),
-        pytest.param("~S", "struct S { @S(); @~S() {} };".replace("@S", "S"), id="destructor"),
-        pytest.param("get", "namespace n { struct S { @int get() const { return v; } }; }", id="member"),
-        pytest.param("operator +", "struct S { @S operator+(S o) { return o; } };", id="operator"),
-        pytest.param("operator ==", "@bool operator == (A a, A b) { return f(a); }", id="comparison"),
-        pytest.param("v", "@static float v[2] = {w, 1}; int w = v;", id="variable"),
-        pytest.param("f", "__device__ int f(int x) { return 1; } using A = int (*)(f);", id="marked"),
-        pytest.param("f", "#define A int f(int) {}\n// int f() {}\nint h() { return f(1); }", id="none"),
-    ],
-)  # fmt: skip
-def test_the_declarations_of_a_name_are_marked_for_the_device(name, source):
-    mark = "__device__ " if name == "v" else "__host__ __device__ "
-    given = source.replace("@", "")
-    assert marked_for_device(given, [name, "other"]) == source.replace("@", mark)

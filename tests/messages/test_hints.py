@@ -153,9 +153,9 @@ def test_a_header_that_is_installed_is_not_called_missing():
 @pytest.mark.parametrize(
     ("source", "expression", "hint"),
     [
-        ("void f(int a) {} __device__ void f(float* b) {}", "f", "'(void(*)(int))f' or '(void(*)(float*))f'"),
-        ("void f(float* a) {}", "f(float*)", "Write 'f', or, if it has overloads, a cast: '(void(*)(float*))f'."),
-        ("int m;", "m", "Write '&m'."),
+        ("void f(int a) {} __device__ void f(float* b) {}", "f", "a cast for one of several overloads"),
+        ("void f(float* a) {}", "f(float*)", "Write its name without parameters"),
+        ("int m;", "m", "& for a variable, as in '&m'"),
     ],
 )  # fmt: skip
 def test_a_name_that_the_source_declares_is_not_called_undeclared(source, expression, hint):

@@ -130,6 +130,6 @@ def assert_explained(row: str, how: Provoked, log: str, context: BuildContext) -
     assert how.message in log
     explained = first_explained(log, context)
     assert explained is not None, log
-    assert explained[0].id == row, log
+    assert explained[0].id == row, f"{explained}\n{log}"
     for fragment in how.hint:
-        assert fragment in explained[1]
+        assert fragment in explained[1], explained[1]

@@ -199,7 +199,7 @@ def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo):
     [
         pytest.param(
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))",
-            "may write files of 100 bytes at most here (`ulimit -f`)",
+            "may not write files of this size here (`ulimit -f`)",
             id="the size of a file",
         ),
         pytest.param(
@@ -209,7 +209,7 @@ def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo):
                 while True:
                     held.append(open("/dev/null"))
             """,
-            "may have 64 open here (`ulimit -n`)",
+            "may have no more files open here (`ulimit -n`)",
             id="open files",
         ),
     ],
