@@ -80,26 +80,13 @@ def _proved(
     return None, ""
 
 
+# Where the functions of `values` are.
+_MODULES = (calls, changes, facts, names, quoted, repairs, searched, syntax, wmma, written)
+
+
 def _read() -> tuple[KnownMessage, ...]:
     parser = facts.read_sections("catalogue.ini")
-    functions: ChainMap[str, Any] = ChainMap(
-        facts.SIMPLE,
-        *map(
-            vars,
-            (
-                calls,
-                changes,
-                repairs,
-                syntax,
-                wmma,
-                written,
-                quoted,
-                searched,
-                names,
-                facts,
-            ),
-        ),
-    )
+    functions: ChainMap[str, Any] = ChainMap(facts.SIMPLE, *map(vars, _MODULES))
     return tuple(
         KnownMessage(
             name,

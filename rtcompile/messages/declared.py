@@ -130,13 +130,6 @@ def declared_as(word: str, context: BuildContext) -> tuple[str, int, str]:
     return "", 0, ""
 
 
-def class_head(name: str, code: str) -> Match | None:
-    """Return where the source defines a class, up to its {; the first group is struct, class or union."""
-    return (
-        re.search(rf"\b(struct|class|union)\s+{name}\b[^;{{}}]{{0,300}}{{", code) if name else None
-    )
-
-
 def scope_end(at: int, code: str) -> int:
     """Return where the scope of what is declared at `at` ends: with its block, loop or function; -1 if it does not."""
     depth = round_ = 0
