@@ -290,7 +290,7 @@ def _section(known, tested, seen) -> str:  # type: ignore[no-untyped-def]
         shown = "\n".join(source.splitlines()[:_LINES_SHOWN])
         is_lexed = known.id not in _NOT_LEXED
         language = language if is_lexed else "text"
-        parts.append(f"A source that provokes it{how}:\n\n```{language}\n{shown}\n```")
+        parts.append(f"A source that provokes it{how}:\n\n````{language}\n{shown}\n````")
     kind = {
         "provoked": "A test provokes it from a real compiler, linker or driver library.",
         "as reported": "It is recognised in the words in which others reported it.",
