@@ -133,9 +133,10 @@ for number in range(count):
     if number + 1 in (1, 2, 12, 100, count):
         assert current().flush(30)
         for version in {0, number // 2, number}:
+            counts = current().levels[0].counts
+            before = counts.copy()
             info = build(f"of {number} {version}", version)
-            (counts,) = info.stores.values()
-            seen = [info.hit, counts["requests"], counts["bytes_read"]]
+            seen = [info.hit, *(counts[n] - before[n] for n in ("requests", "bytes_read"))]
             found[f"version {version} of {number + 1}"] = seen
 print(json.dumps(found))
 """

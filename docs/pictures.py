@@ -20,7 +20,6 @@ _LEFT_OUT = ("_version", "__main__", "types")  # `types` has names of other modu
 _JOINED = (
     "api, frontends",
     "cli, checkup, cache",
-    "extras, cluster",
     "settings, logs",
     "errors, diagnostic, styling, forks, named",
 )

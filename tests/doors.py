@@ -60,9 +60,7 @@ def devices() -> int:
 
 
 def pretend_device() -> None:
-    """Let CuPy and cuda-python find one device; call this before rtcompile is imported."""
-    import types
-
+    """Let CuPy find one device; call this before rtcompile is imported."""
     import cupy
     from cupy.cuda import compiler, function, runtime
 
@@ -79,18 +77,6 @@ def pretend_device() -> None:
     )
     memoize = cupy.memoize
     cupy.memoize = lambda for_each_device=False: memoize()  # CuPy's own would query the driver
-    driver: Any = types.ModuleType("cuda.bindings.driver")
-    driver.CUresult = types.SimpleNamespace(CUDA_SUCCESS=0)
-    driver.CUdevice_attribute = types.SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
-    )
-    driver.cuInit = lambda flags: (0,)
-    driver.cuCtxGetCurrent = lambda: (0, 0)
-    driver.cuDeviceGet = lambda number: (0, number)
-    driver.cuDeviceGetAttribute = lambda attribute, device: (0, attributes[attribute])
-    driver.cuDriverGetVersion = lambda: (0, 13000)
-    sys.modules["cuda.bindings.driver"] = driver
 
 
 def passed(build: Callable[[], Any]) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rtcompile.build import pipeline, planned
+from rtcompile.build.pipeline import build as build
 from rtcompile.build.plan import linker_input as linker_input
 from rtcompile.errors import RtcompileError
 from rtcompile.lookup import find as lookup
@@ -16,24 +17,12 @@ from rtcompile.settings import Settings as Settings
 
 if TYPE_CHECKING:
     from rtcompile.request.key import KeyInputs
-    from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.request import CompileRequest
 
 
 def key_inputs(request: CompileRequest, settings: Settings) -> KeyInputs:
     """Return the inputs of a build's keys; raise `RtcompileError` if it cannot be planned."""
     return planned.plan(request, settings).key_inputs
-
-
-def build(request: CompileRequest, settings: Settings, siblings: int) -> ObjectCode:
-    """Build a request of a batch; so many of its builds can share a precompiled header."""
-    from rtcompile.compilers import pch
-
-    token = pch.expected.set(siblings)
-    try:
-        return pipeline.build(request, settings)
-    finally:
-        pch.expected.reset(token)
 
 
 def add_to_index(request: CompileRequest, capability: tuple[int, int] | None) -> None:

@@ -60,14 +60,12 @@ def submit_many(
 def _submit_to(
     executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Sequence[BuildFuture]:
-    from collections import Counter
     from importlib.metadata import EntryPoint
 
     from rtcompile import _EXECUTORS
 
     submit_to = EntryPoint("executors", _EXECUTORS, "").load()(executor)
     made = _builds(builds, overrides, elsewhere=True)
-    groups = Counter(build.group for build in made)
     # Do not also compile constructed kernels here.
     for item, build in zip(builds, made, strict=True):
         if not isinstance(item, CompileRequest):
@@ -75,7 +73,7 @@ def _submit_to(
         ahead: Any = lookup.builds_ahead
         if ahead is not None:
             ahead.leave(build.query)
-    return [submit_to(each.query.request, each.overrides, groups[each.group]) for each in made]
+    return [submit_to(each.query.request, each.overrides) for each in made]
 
 
 def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
@@ -120,7 +118,7 @@ def compile_many(
         nothing. A callable is called with the number done, the total, and an `ObjectCode` or an error.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
         Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, of Ray
-        (`rtcompile.cluster.ray.RayExecutor`), or of any other executor. Each compiles with its own
+        (`rtcompile.extras.cluster.ray.RayExecutor`), or of any other executor. Each compiles with its own
         settings, for the device of the caller, or for its own where the caller has none. What the
         requests name (``-I`` directories, files to link) has to be there as well.
     errors : {"raise", "return"}

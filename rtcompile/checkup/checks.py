@@ -294,8 +294,8 @@ def _file_system(path: str) -> Check:
 
 
 def _contents(folder: Folder, settings: Settings) -> Check:
-    stored = list(inventory.stored(folder))
-    size = inventory.size(folder)
+    stored = list(inventory.units(folder))
+    size = sum(unit.size for unit in stored)
     name = "cache contents"
     detail = f"{len(stored)} files, {size / 2**20:.0f} MiB of {settings.cache_size / 2**20:.0f}"
     with warnings.catch_warnings():
@@ -328,7 +328,7 @@ _PROMPT_SECONDS = 0.1
 
 
 def shared_stores(settings: Settings) -> Iterator[Check]:
-    """Try each store: round trip, clock, lease, rights."""
+    """Try each store: round trip, lease, rights."""
     try:
         found = RemoteSettings.from_environ()
         if found.shares_nothing:
@@ -380,9 +380,6 @@ def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
     if not isinstance(store, LeasingStore):
         return "ok", f"{detail}; has no leases: nodes may build the same at once", ""
     try:
-        if hasattr(store, "clock"):
-            skew = store.clock(probe) - time.time()
-            detail += f"; its clock is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
         leased = f"{probe}-lease"
         claims = [store.create(leased, each, 10.0) for each in (b"one", b"another")]
         claims.append(store.replace(leased, b"one", None, 10.0))

@@ -177,19 +177,7 @@ def _key(given: Namespace, _: Store) -> _Result:
     return {"file": path, "keys": shown}, "\n".join(lines)
 
 
-_COUNTS = (
-    "hits",
-    "misses",
-    "written",
-    "refused",
-    "failures",
-    "requests",
-    "pauses",
-    "bytes_read",
-    "bytes_written",
-    "seconds_waited",
-    "seconds_spared",
-)
+_COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
 
 
 def _counts(store: Store) -> dict[str, dict[str, float]]:

@@ -150,22 +150,18 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 
 
 def _relocatable(read: FileSet, own: Sequence[SearchDir]) -> FileSet:
-    """Return the files of a build with the number of the request's folder in place of each folder's path."""
+    """Return a build's files in the request's folders, with a folder's number in place of its path."""
     split = relative_to(tuple(own))
 
     def inside(paths: Iterable[str]) -> tuple[str, ...]:
         return tuple([f"{number}/{rest}" for number, rest in map(split, paths) if number >= 0])
 
-    # Stats of the building machine are left out; the reader checks contents. The toolkit's folders may be missing or
-    # different there, so labels replace them.
+    # Stats of the building machine are left out; the reader checks contents.
     listed = []
-    for path, label, relative, digest, size, *_ in read.headers:
+    for path, _, _, digest, size, *_ in read.headers:
         number, rest = split(path)
         if number >= 0:
-            path, label, relative = f"{number}/{rest}", f"user{number}", rest
-        else:
-            path = f"<{label}>/{relative}" if label else relative
-        listed.append(Header(path, label, relative, digest, size, 0, 0))
+            listed.append(Header(f"{number}/{rest}", f"user{number}", rest, digest, size, 0, 0))
     return FileSet(tuple(listed), inside(read.absent), inside(read.present))
 
 
@@ -210,7 +206,7 @@ class Contents(NamedTuple):
 
     row: Row
     code: bytes  # its object's file
-    checks: bytes  # its headers, as `index.read_checks` and `read_others` read them
+    checks: bytes  # the package's own headers, as `bundles.read_checks` reads them
     queries: tuple[str, ...]
 
 
@@ -220,7 +216,7 @@ def read(bundle: Bundle) -> list[Contents]:
         rows, found = from_bundle.read_rows(bundle), []
         for row, queries in zip(rows, _queries(bundle), strict=True):
             code, checks = map(bundle.blob, (row.code, row.checks))
-            listed_headers(checks)
+            bundles.read_checks(checks, defaultdict(str))
             found.append(Contents(row, code, checks, queries))
     except UnusableError as error:
         raise InvalidRequest(f"{bundle.path} cannot be used: {error}") from None
@@ -249,12 +245,6 @@ def _queries(bundle: Bundle) -> list[tuple[str, ...]]:
                 raise UnusableError(f"its index names row {row}, which it does not have")
             found[row].append(query)
     return [tuple(queries) for queries in found]
-
-
-def listed_headers(checks: bytes) -> tuple[Header, ...]:
-    """Return all headers of a build; a header in a folder of the request has that folder's number as its label."""
-    headers = bundles.read_checks(checks, defaultdict(str)).headers
-    return (*headers, *bundles.read_others(checks))
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:

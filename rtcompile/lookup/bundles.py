@@ -1,7 +1,7 @@
 """The bundles in use, which packages carry and which are a level of the look-up, and the format of their files.
 
 A file has a head of fixed size, the sealed index, and the blobs of its rows: objects in the cache's format, and
-lists of their headers, of which the package's own are checked before use. The index maps digests of requests,
+lists of the package's own headers, which are checked before use. The index maps digests of requests,
 without the paths of header folders, to builds. Bundles come from other machines, so their bytes are verified by
 digests, and the package's headers by contents. This module imports only what a hit needs.
 """
@@ -15,6 +15,7 @@ from rtcompile.errors import warn
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
+from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import versioned_digest
 from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
 from rtcompile.request import object_code
@@ -25,9 +26,7 @@ from rtcompile.settings import cuda_of_cupy, import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rtcompile.files.headers import Header
+    from collections.abc import Mapping, Sequence
 
 
 # --- The file ------------------------------------------------------------------------------------
@@ -128,20 +127,8 @@ def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> File
         at, _, rest = path.partition("/")
         return f"{folders[int(at)]}/{rest}"
 
-    return _listed(data, True, here)
-
-
-def read_others(data: bytes) -> tuple[Header, ...]:
-    """Decode the headers that are only listed, such as the toolkit's."""
-    return _listed(data, False, str).headers
-
-
-def _listed(data: bytes, is_own: bool, move: Callable[[str], str]) -> FileSet:
     try:
-        files = FileSet.unpacked(sealed.unseal(CHECKS, "", data) or ())
-        # Paths of the request's folders begin with the folder's number.
-        headers = tuple([h for h in files.headers if h.path[:1].isdigit() is is_own])
-        return files.replaced(headers=headers).moved(move)
+        return FileSet.unpacked(sealed.unseal(CHECKS, "", data) or ()).moved(here)
     except (ValueError, LookupError, StopIteration, struct.error) as error:
         raise UnusableError(f"its checks cannot be understood ({error})") from None
 
@@ -203,6 +190,7 @@ class out_of_use:  # noqa: N801 - ``with`` statements use it like a function
     def __enter__(self) -> None:
         global _enabled
         _enabled = False
+        environments.current().memory = None  # it may have code of bundles
 
     def __exit__(self, *_: object) -> None:
         global _enabled
@@ -226,35 +214,6 @@ def cuda_major() -> int | None:
 
 
 # --- The level of the look-up ----------------------------------------------------------------------
-
-
-class _Files(FileSet):
-    """The files of a bundle's build: the package's own are checked, the others only listed."""
-
-    __slots__ = ("_checked", "_checks", "_headers")
-
-    is_empty = False  # `is_unchanged` says whether bundles are in use
-
-    def __init__(self, checked: FileSet, checks: tuple[Bundle, Extent]) -> None:
-        super().__init__()
-        self._checked = checked
-        self._checks = checks
-        self._headers: tuple[Header, ...] | None = None
-
-    @property
-    def headers(self) -> tuple[Header, ...]:  # type: ignore[override]
-        """Every header that the build read, including those that have changed since."""
-        if self._headers is None:
-            checked = self._checked.refreshed() or self._checked
-            try:
-                bundle, extent = self._checks
-                self._headers = (*checked.headers, *read_others(bundle.blob(extent)))
-            except UnusableError:  # the file has changed since
-                self._headers = ()
-        return self._headers
-
-    def is_unchanged(self, recent: bool = False) -> bool:
-        return _enabled and self._checked.is_unchanged(recent)
 
 
 def find(query: Query) -> Found | None:
@@ -297,7 +256,7 @@ def _find_in(
 
 
 def load(bundle: Bundle, row: int, folders: tuple[str, ...], recent: bool = False) -> Found | None:
-    """Return the build of a row; None if the package's own headers have changed since."""
+    """Return the build of a row with the package's own headers; None if these have changed since."""
     fields = bundle.rows[row].split(b"\0")
     checks = _extent(fields[11:14])
     checked = _checked_files(bundle, checks, folders, recent)
@@ -307,8 +266,7 @@ def load(bundle: Bundle, row: int, folders: tuple[str, ...], recent: bool = Fals
     decoded = object_code.decode(key, bundle.blob(_extent(fields[8:11])))
     if decoded is None:
         raise UnusableError("it contains builds of another format, or under another's key")
-    files = _Files(checked, (bundle, checks))
-    return Found(hit(decoded[1], files, "bundle"), files)
+    return Found(hit(decoded[1], checked, "bundle"), checked)
 
 
 def _extent(texts: Sequence[bytes]) -> Extent:

@@ -25,7 +25,6 @@ TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 KERNEL_MARKS = {"cubin": b".nv.constant0.", "ptx": b".entry "}
 _NAMES_SHOWN = 3  # the most lowered names in a repr
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
-_NO_STORES: Mapping[str, Mapping[str, float]] = {}  # a dict, since it must be pickled
 
 
 class BuildInfo(Value):
@@ -53,9 +52,6 @@ class BuildInfo(Value):
         Options that were changed or not passed to this compiler, with the reason: one line each.
     compiled_in : float
         Milliseconds that the compiler took, on the machine that compiled the code.
-    stores : mapping of str to mapping of str to float
-        The costs and savings of each shared store that this call queried, by its address: ``requests``, ``hits``,
-        ``misses``, ``bytes_read``, ``seconds_waited`` (for other nodes too), ``seconds_spared``.
     """
 
     backend: str
@@ -67,7 +63,6 @@ class BuildInfo(Value):
     compiler: str
     notes: tuple[str, ...]
     compiled_in: float
-    stores: Mapping[str, Mapping[str, float]]
     __slots__ = tuple(__annotations__)
     _fields = tuple([name.replace("_files", "headers") for name in __slots__])
     _attributes = __slots__  # a copy gets the file set itself, so no headers are decoded
@@ -83,7 +78,6 @@ class BuildInfo(Value):
         compiler: str = "",
         notes: tuple[str, ...] = (),
         compiled_in: float = 0.0,
-        stores: Mapping[str, Mapping[str, float]] = _NO_STORES,
     ) -> None:
         set_ = object.__setattr__  # a loop over the names would take twice the time
         set_(self, "backend", backend)
@@ -95,7 +89,6 @@ class BuildInfo(Value):
         set_(self, "compiler", compiler)
         set_(self, "notes", notes)
         set_(self, "compiled_in", compiled_in)
-        set_(self, "stores", stores)
 
     @property
     def headers(self) -> tuple[Header, ...]:
@@ -298,17 +291,16 @@ def encode(
     obj: ObjectCode,
     name: str,
     key_inputs: Mapping[str, str] = MappingProxyType({}),
-    portable_key: str = "",
 ) -> bytes:
-    """Return the content of an object file; see the function `portable_key` for the argument of that name."""
+    """Return the content of an object file."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [
         build.why if build.backend == "nvcc" else "",
         "\0".join(chain.from_iterable(key_inputs.items())),
     ]
-    # `decode` reads pairs after these ten texts.
-    texts += [f"{build.compiled_in:.1f}", portable_key]
+    # `decode` reads pairs after these nine texts.
+    texts += [f"{build.compiled_in:.1f}"]
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
     fields = [obj.code, *(text.encode("utf-8", "surrogateescape") for text in texts)]
@@ -318,7 +310,7 @@ def encode(
 def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
     """Return (program name, object) of the file found under `key`; None if it does not verify."""
     fields = sealed.unseal("object", key, data)
-    if fields is None or len(fields) < 11:
+    if fields is None or len(fields) < 10:
         return None
     texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
     name, kind, arch, backend, compiler, log, why = texts[:7]
@@ -327,7 +319,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
             code=fields[0],
             kind=kind,
             arch=Arch.parse(arch),
-            lowered_names=dict(zip(texts[10::2], texts[11::2], strict=True)),
+            lowered_names=dict(zip(texts[9::2], texts[10::2], strict=True)),
             build=BuildInfo(backend, log, why=why, compiler=compiler, compiled_in=float(texts[8])),
         )
     except (ValueError, RtcompileError):  # intact, but written by another version of rtcompile
@@ -337,13 +329,7 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
 def key_inputs(key: str, data: bytes) -> dict[str, str]:
     """Return `KeyInputs.summary` from a file; empty if it is damaged."""
     fields = sealed.unseal("object", key, data)
-    if fields is None or len(fields) < 11:
+    if fields is None or len(fields) < 10:
         return {}
     texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))
-
-
-def portable_key(key: str, data: bytes) -> str:
-    """Return the key under which other machines look for a build that no manifest lists; "" for others."""
-    fields = sealed.unseal("object", key, data) or []
-    return fields[10].decode() if len(fields) > 10 else ""

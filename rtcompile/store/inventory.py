@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from rtcompile.files import sealed
@@ -22,14 +22,15 @@ from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
-_KINDS = {
+_SEALED = {
     "objects": "object",
     "manifests": "manifest",
     "portable": "manifest",
     "index": "index entry",
     "negative": "negative entry",
+    "programs": "program",
+    "toolchains": "toolchain",
 }
-_SEALED = {**_KINDS, "programs": "program", "toolchains": "toolchain"}
 _KEEP = 0.9
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
 _RECENT_SECONDS = 86400.0  # files used within this time are not evicted for a precompiled header
@@ -183,14 +184,6 @@ class Entry(NamedTuple):
     key_inputs: Mapping[str, str]
 
 
-def stored(folder: Folder, kinds: Iterable[str] = _KINDS) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path below the directory, stat) of every file: of objects, manifests and entries by default."""
-    for kind in kinds:
-        for name, status in folder.listing(kind):
-            if not name.startswith("."):
-                yield f"{kind}/{name}", status
-
-
 def entries(folder: Folder) -> Iterator[Entry]:
     """Yield every intact object."""
     looking = Folder(folder.path, writable=False)  # reading here does not count as use
@@ -205,14 +198,16 @@ def entries(folder: Folder) -> Iterator[Entry]:
 def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
     """Yield the path of every file that must not be used, and whether another version wrote it."""
     looking = Folder(folder.path, writable=False)
-    for path, _ in stored(folder, _SEALED):
-        kind, key = path.split("/")
-        data = looking.read(kind, key)
-        if data is None:
-            if os.path.lexists(folder.file(path)):  # otherwise it was evicted just now
-                yield path, False
-        elif sealed.unseal(_SEALED[kind], key, data) is None:
-            yield path, sealed.is_of_another_version(_SEALED[kind], data)
+    for kind, seal in _SEALED.items():
+        for key, _ in folder.listing(kind):
+            if key.startswith("."):
+                continue
+            data = looking.read(kind, key)
+            if data is None:
+                if os.path.lexists(folder.file(kind, key)):  # otherwise it was evicted just now
+                    yield f"{kind}/{key}", False
+            elif sealed.unseal(seal, key, data) is None:
+                yield f"{kind}/{key}", sealed.is_of_another_version(seal, data)
 
 
 def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:

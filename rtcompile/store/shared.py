@@ -25,7 +25,7 @@ from rtcompile.settings import size as size
 from rtcompile.store.folder import Folder as Folder
 from rtcompile.store.folder import at_end as at_end
 from rtcompile.store.locks import Busy as Busy
-from rtcompile.store.store import MOST_BUILDS as MOST_BUILDS
+from rtcompile.store.store import MOST_LISTED as MOST_LISTED
 from rtcompile.store.store import ManifestEntry as ManifestEntry
 from rtcompile.store.store import Store as Store
 from rtcompile.store.store import decode_manifest as decode_manifest
@@ -85,8 +85,7 @@ class SharedStore(Protocol):
 class LeasingStore(SharedStore, Protocol):
     """A store with leases, with which one node builds while the others wait for its result.
 
-    Further optional methods: ``get_many(keys)`` returns a list, ``clock(key)`` returns the store's time after `key` was
-    written.
+    A further optional method: ``get_many(keys)`` returns a list.
     """
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:

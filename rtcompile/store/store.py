@@ -114,8 +114,7 @@ def decode_manifest(
 def object_file(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:
     """Return the content of a build's object file."""
     program = inputs.name.rpartition("/")[2]
-    portable = inputs.portable_key if object_key == inputs.key_without_files else ""
-    return object_code.encode(object_key, obj, program, inputs.summary(), portable)
+    return object_code.encode(object_key, obj, program, inputs.summary())
 
 
 # --- The cache of one directory ----------------------------------------------------------------------

@@ -12,11 +12,9 @@ import pytest
 import rtcompile
 from rtcompile import BatchError, CompileRequest, ExecutorError, InvalidRequest, compile_many
 from rtcompile.build import ahead
-from rtcompile.extras.record.warming import warming_of
 from rtcompile.lookup import find as lookup
 from tests import nodes
 from tests.jobs import until
-from tests.processes import command
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -161,22 +159,8 @@ def test_an_object_without_submit_is_rejected(given):
 
 
 def test_a_missing_ray_names_the_package(monkeypatch):
-    from rtcompile.cluster.ray import RayExecutor
+    from rtcompile.extras.cluster.ray import RayExecutor
 
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(InvalidRequest, match="pip install ray"):
         RayExecutor()
-
-
-def test_a_worker_of_an_engine_is_warmed_from_a_record(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("program.py").write_text(
-        f"import rtcompile\nrtcompile.compile({nodes.source(1)!r}, arch='sm_80')\n"
-    )
-    theirs = {"RTCOMPILE_CACHE_DIR": tmp_path / "theirs"}
-    command("run", "--record", "kernels.json", "program.py", environ=theirs, check=True)
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "ours"))
-
-    warming_of("kernels.json", {})()
-
-    assert rtcompile.compile(nodes.source(1), arch="sm_80").build.hit is not None

@@ -29,7 +29,6 @@ ROOMS = (
     "build",
     "api frontends",
     "extras",
-    "cluster",
     "checkup",
     "cache",
     "cli __main__",
@@ -56,9 +55,7 @@ FOUNDATION = {
     *("files.sealed", "request.cxx", "request.values"),
 }
 EXTRAS = [
-    folder
-    for folder in (*sorted((PACKAGE / "extras").iterdir()), PACKAGE / "cluster")
-    if (folder / "__init__.py").exists()
+    folder for folder in sorted((PACKAGE / "extras").iterdir()) if (folder / "__init__.py").exists()
 ]
 FILES_OF_EXTRAS = [file for each in EXTRAS for file in each.rglob("*.py")]
 
@@ -166,7 +163,7 @@ def is_allowed(module: str, name: str) -> bool:
     own = module.partition(".")[2]
     port = PORTS.get(own, ())
     is_public = name == "__version__" or (name in rtcompile._HOME and rtcompile._HOME[name] == own)
-    is_extra = own.partition(".")[0] in ("extras", "cluster")
+    is_extra = own.partition(".")[0] == "extras"
     is_port = own in PORTS and (port is None or name in {"", *port})
     is_public = is_public or own == "types" or (own, name) == ("messages", "render")
     return is_public or is_extra or own in FOUNDATION or is_port
@@ -191,7 +188,7 @@ def test_helpers_shared_with_extras_import_no_other_module():
 
 
 def test_no_extra_imports_another():
-    for extra in EXTRAS[:-1]:  # the last one re-exports documented names of the others
+    for extra in EXTRAS:
         named = {
             module.split(".")[2]
             for file in extra.rglob("*.py")

@@ -1,7 +1,7 @@
-"""Tests of other addresses of stores: Redis Cluster and Sentinel, Valkey, WebDAV, and AWS's configuration files."""
+"""Tests of other addresses of stores: Redis Cluster, Valkey and WebDAV."""
 
 import contextlib
-import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +11,10 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.errors import InvalidRequest
 from rtcompile.extras.cluster.settings import open_store
 from rtcompile.extras.cluster.stores import current
 from rtcompile.store.shared import LeasesUnsupportedError
 from tests import nodes, servers
-from tests.jobs import until
 
 
 @contextlib.contextmanager
@@ -58,40 +56,6 @@ def cluster_by_tls(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def sentinels(folder: Path, master: int, *options: str, count: int = 1) -> Iterator[list[int]]:
-    """Sentinels that consider a master as failed after a second; yields their ports."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for number in range(count):
-            config = folder / f"sentinel{number}.conf"
-            config.write_text(
-                f"sentinel monitor main 127.0.0.1 {master} {count // 2 + 1}\n"
-                "sentinel down-after-milliseconds main 1000\n"
-            )
-            command = ("redis-server", str(config), "--sentinel")
-            ports.append(stack.enter_context(servers.redis(*options, command=command)).port)
-        yield ports
-
-
-@contextlib.contextmanager
-def sentinel(folder: Path) -> Iterator[str]:
-    pytest.importorskip("redis")
-    with servers.redis() as master, sentinels(folder, master.port) as (port,):
-        yield f"redis+sentinel://127.0.0.1:{port}/main/0"
-
-
-@contextlib.contextmanager
-def sentinel_by_tls(folder: Path) -> Iterator[str]:
-    pytest.importorskip("redis")
-    by, port, at = servers.certificate(folder), servers.free_port(), servers.free_port()
-    with (
-        servers.redis(*by.of_redis(port)),
-        sentinels(folder, port, *by.of_redis(at), "--tls-replication", "yes"),
-    ):
-        yield f"rediss+sentinel://127.0.0.1:{at}/main/0?ssl_ca_certs={by.authority}"
-
-
-@contextlib.contextmanager
 def s3_by_tls(folder: Path) -> Iterator[str]:
     with servers.s3(servers.certificate(folder)) as server:
         yield server.address
@@ -130,7 +94,7 @@ def webdav_by_tls_with_a_token(folder: Path) -> Iterator[str]:
         yield address
 
 
-WAYS = [cluster, cluster_by_tls, sentinel, sentinel_by_tls, s3_by_tls, valkey, old]
+WAYS = [cluster, cluster_by_tls, s3_by_tls, valkey, old]
 WAYS += [webdav, webdav_by_tls_with_a_token]
 
 
@@ -170,88 +134,18 @@ def test_without_the_token_or_the_authority_a_store_is_not_read(tmp_path, monkey
 
 def test_an_unreachable_cluster_is_a_short_error_of_the_store():
     pytest.importorskip("redis")
-    for scheme, message in (("redis+cluster", "onnect"), ("redis+sentinel", "the master 'main'")):
-        with pytest.raises(Exception, match=message) as caught:
-            open_store(f"{scheme}://127.0.0.1:{servers.free_port()}/main").get("f/object/k")
-        assert len(str(caught.value)) < 200
+    with pytest.raises(Exception, match="onnect") as caught:
+        open_store(f"redis+cluster://127.0.0.1:{servers.free_port()}/0").get("f/object/k")
+    assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("make", [cluster, sentinel, valkey], ids=lambda m: m.__name__)
-def test_a_connection_that_is_idle_is_closed(tmp_path, monkeypatch, make):
-    pytest.importorskip("redis")
-    from rtcompile.extras.cluster import redis_store
-
-    def sockets() -> int:
-        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        return sum(
-            os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link)
-        )
-
-    monkeypatch.setattr(redis_store, "_IDLE_SECONDS", 0.3)
+@pytest.mark.parametrize("make", [cluster, valkey], ids=lambda m: m.__name__)
+def test_a_connection_that_the_server_closed_is_opened_again(tmp_path, make):
+    redis = pytest.importorskip("redis")
     with make(tmp_path) as address:
         store = open_store(address)
-        before = sockets()
         store.put("f/object/k", b"bytes")
-        assert sockets() > before
-        until(lambda: sockets() <= before)
+        port = re.findall(r"127\.0\.0\.1:(\d+)", address)[0]
+        with redis.Redis(port=int(port)) as admin:
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal")
         assert store.get("f/object/k") == b"bytes"
-
-
-@pytest.mark.takes_seconds
-def test_sentinels_name_another_master_when_one_fails(tmp_path):
-    pytest.importorskip("redis")
-    home = ["--dir", str(tmp_path)]  # the folder of the replica's copy
-    with servers.redis(*home) as master:
-        behind = [*home, "--replicaof", "127.0.0.1", str(master.port)]
-        with servers.redis(*behind), sentinels(tmp_path, master.port, count=3) as ports:
-            hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-            store = open_store(f"redis+sentinel://{hosts}/main/0")
-            store.put("f/object/k", b"bytes")
-            time.sleep(5.0)  # until the sentinels found the replica and each other
-            master.kill()
-
-            def is_back() -> bool:
-                with contextlib.suppress(Exception):
-                    store.put("f/object/k", b"later")
-                    return store.get("f/object/k") == b"later"
-                return False
-
-            until(is_back)
-
-
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "aws"
-    folder.mkdir()
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
-    return folder
-
-
-def test_credentials_are_read_from_awss_files(files, monkeypatch):
-    (files / "credentials").write_text(
-        "[team]\naws_access_key_id = from-a-file\naws_secret_access_key = secret\n"
-    )
-    (files / "config").write_text("[profile team]\nregion = us-east-1\n")
-    with servers.s3() as server:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ALLOW_HTTP"):
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_PROFILE", "team")
-        store = open_store(server.address)
-        assert store._store.config["access_key_id"] == "from-a-file"  # type: ignore[attr-defined]
-        store.put("f/object/k", b"bytes")
-        assert store.get("f/object/k") == b"bytes"
-
-
-def test_a_profile_that_needs_more_than_a_file_is_rejected_with_a_reason(files, monkeypatch):
-    pytest.importorskip("obstore")
-    (files / "config").write_text("[profile team]\nsso_session = here\n")
-    for profile, message in (
-        ("team", "export-credentials --profile team"),
-        ("nobody", "no such profile"),
-    ):
-        monkeypatch.setenv("AWS_PROFILE", profile)
-        with pytest.raises(InvalidRequest, match=message):
-            open_store("s3://kernels/cache")

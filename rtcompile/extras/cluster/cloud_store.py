@@ -5,7 +5,6 @@ A lease is an object that only one client can create. It stays until a life-cycl
 
 from __future__ import annotations
 
-import configparser
 import os
 import secrets
 from contextlib import suppress
@@ -55,8 +54,6 @@ class CloudStore:
             "timeout": f"{round(REPLY_SECONDS * 1000)}ms",
             "allow_http": True,
         }
-        if address.startswith("s3://") and not anonymous:
-            config = _of_profile()
         if address.startswith("http") and token:
             options["default_headers"] = {"Authorization": f"Bearer {token}"}
         try:
@@ -125,44 +122,3 @@ class CloudStore:
         finally:
             with suppress(BaseError, OSError, ValueError):  # it has one byte
                 obstore.delete(self._store, probe)
-
-    def clock(self, key: str) -> float:
-        return float(obstore.head(self._store, key)["last_modified"].timestamp())
-
-
-def _of_profile() -> dict[str, Any]:
-    """Return a profile's credentials from AWS's files, unless the environment has some."""
-    environ = os.environ
-    if environ.get("AWS_ACCESS_KEY_ID") or environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
-        return {}
-    name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    profile: dict[str, str] = {}
-    for variable, file, sections in (
-        ("AWS_CONFIG_FILE", "config", (name, f"profile {name}")),
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", (name,)),
-    ):
-        parser = configparser.RawConfigParser(strict=False)
-        parser.read(environ.get(variable) or os.path.expanduser(f"~/.aws/{file}"))
-        for section in filter(parser.has_section, sections):
-            profile |= dict(parser.items(section))
-    found = {ours: profile[theirs] for theirs, ours in _OF_FILES.items() if theirs in profile}
-    if "access_key_id" not in found:
-        if environ.get("AWS_PROFILE") and not profile:
-            raise ValueError(f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
-        if any(each.startswith(("sso_", "role_arn", "credential_process")) for each in profile):
-            raise ValueError(
-                f"the AWS profile {name} has no keys of its own; run "
-                f'`eval "$(aws configure export-credentials --profile {name} --format env)"`'
-            )
-    if environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
-        found.pop("region", None)
-    return found
-
-
-_OF_FILES = {
-    "aws_access_key_id": "access_key_id",
-    "aws_secret_access_key": "secret_access_key",
-    "aws_session_token": "token",
-    "region": "region",
-    "endpoint_url": "endpoint",
-}

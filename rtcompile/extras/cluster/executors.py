@@ -24,8 +24,7 @@ _Reply = tuple[ObjectCode | RtcompileError, Page | None]
 class RemoteFuture(BuildFuture):
     """A build in another process; if it is already running when it is cancelled, it may continue there.
 
-    `overrides` take precedence over the settings of the building machine. `siblings` is the number of builds of the
-    batch that can share a precompiled header with this one.
+    `overrides` take precedence over the settings of the building machine.
     """
 
     def __init__(
@@ -33,12 +32,11 @@ class RemoteFuture(BuildFuture):
         submit: Callable[..., Future[_Reply]],
         request: CompileRequest,
         overrides: Mapping[str, Any],
-        siblings: int,
     ) -> None:
         super().__init__()
         self._build = request, overrides
         try:
-            self._theirs = submit(_work, request, overrides, siblings)
+            self._theirs = submit(_work, request, overrides)
         except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
             self._theirs = Future()
             self._theirs.set_exception(error)
@@ -63,7 +61,7 @@ class RemoteFuture(BuildFuture):
             self.set_result(outcome)
 
 
-def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any], int], BuildFuture]:
+def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any]], BuildFuture]:
     """Return a function that starts a build on an executor, with the arguments of `RemoteFuture`."""
     # A Dask client has an adapter, since its own futures are of another type.
     adapter = getattr(executor, "get_executor", None)
@@ -72,16 +70,16 @@ def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any], int
     if not callable(getattr(executor, "submit", None)):
         raise InvalidRequest(
             "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's and "
-            f"rtcompile.cluster.ray.RayExecutor too), or be a Dask Client, not {shown(executor)}"
+            f"rtcompile.extras.cluster.ray.RayExecutor too), or be a Dask Client, not {shown(executor)}"
         )
     return partial(RemoteFuture, executor.submit)
 
 
-def _work(request: CompileRequest, overrides: Mapping[str, Any], siblings: int) -> _Reply:
+def _work(request: CompileRequest, overrides: Mapping[str, Any]) -> _Reply:
     """Build here; an executor's worker runs this function."""
     try:
         settings = Settings.from_environ().override(**overrides)
-        code = elsewhere.build(request, settings, siblings)
+        code = elsewhere.build(request, settings)
         inputs = elsewhere.key_inputs(request, settings)
         return code, pages.pack(inputs, Store.open(settings), code)
     except RtcompileError as error:

@@ -100,9 +100,6 @@ class FolderStore:
         finally:
             sealed.discard(aside)
 
-    def clock(self, key: str) -> float:
-        return os.stat(self._path_of(key)).st_mtime
-
     def _path_of(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))
 

@@ -150,7 +150,6 @@ class Leases:
                 note(f"waiting for {_holder(taken)} since {waited:.0f} s")
             # The random factor spreads the requests of many waiting nodes.
             self._sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
-            level.here.counts["seconds_waited"] += pause
             pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
         if not taken:
             return None

@@ -39,18 +39,13 @@ _NOT_WRITTEN_SECONDS = 60.0  # for which a store that rejects writes is only rea
 _LATE_SECONDS = 0.2
 _TICK_SECONDS = 0.02
 
-_OF_BUILDS = ("requests", "hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
 _HINT = "Builds go on without it; `rtcompile doctor` tries it."
 
 _Request = Callable[[], Any]
 
 
 class _Here(threading.local):
-    """Counts of one thread's requests to a store."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, float] = dict.fromkeys(_OF_BUILDS, 0)
-        self.waits_for_node = False  # for another node's build, so slow replies do not count
+    waits_for_node = False  # for another node's build, so slow replies do not count
 
 
 class Level:
@@ -209,7 +204,6 @@ class Level:
             took = now - begin
             if waiting:
                 self._sent.remove(begin)
-                self.here.counts["seconds_waited"] += took
                 if problem or not self.here.waits_for_node:
                     # Simultaneous waits of several threads count once.
                     cost = min(took, now - self._counted_until)
@@ -240,7 +234,6 @@ class Level:
         saved = milliseconds / 1e3
         with self._guard:
             self.count("hits")
-            self.here.counts["seconds_spared"] += saved
             self.spared += saved
             if saved > waited:
                 self._next_pause = _LEAST_PAUSE
@@ -265,10 +258,9 @@ class Level:
                 self._pause(text, silent=False)
 
     def count(self, name: str, number: int = 1) -> None:
-        """Add to what this process and this thread requested."""
+        """Add to what this process requested."""
         with self._guard:
             self.counts[name] += number
-            self.here.counts[name] += number
 
     def _count_bytes(self, replies: Sequence[object]) -> None:
         self.count("bytes_read", sum(len(each) for each in replies if isinstance(each, bytes)))

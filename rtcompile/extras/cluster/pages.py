@@ -1,10 +1,9 @@
 """Builds for other machines: which of a shared store's builds fit the files here, and what a build is sent as.
 
-Each lookup key maps to a *page*: the dependency lists of up to four builds, with their code inlined if
-small. A build is used only if the same files with the same contents are found here. If a header's contents
-differ locally, compute the object key for those contents and fetch that. When a page is full, the next
-page's key hashes the contents of the headers all its builds share. A build that depends on its path is
-never shared.
+Each lookup key and version of NVRTC has a *page*: the dependency lists of builds that read different files, with
+their code inlined if small. A build is used only if the same files with the same contents are found here. If a
+header's contents differ locally, compute the object key for those contents and fetch that. A build that depends on
+its path is never shared.
 
 A local hit does not use this module.
 """
@@ -20,7 +19,7 @@ from rtcompile.build import elsewhere
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
-    MOST_BUILDS,
+    MOST_LISTED,
     KeyInputs,
     ManifestEntry,
     ObjectCode,
@@ -35,7 +34,6 @@ from rtcompile.store.shared import key as keys
 FileSet = fileset.FileSet
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
-_MOST_PAGES = 6
 
 StoreEntry = tuple[str, str, bytes]  # kind, key, data
 Read = Callable[[str, str], "bytes | None"]  # returns an entry's data by its kind and key
@@ -49,35 +47,36 @@ Record = tuple[Sequence[str], FileSet]  # of `encode_records`
 class Page(NamedTuple):
     """The value under a key of a shared store: a manifest of builds, and the small ones' objects by key."""
 
-    portable_key: str  # under which the manifest is sealed
     manifest: bytes
     objects: dict[str, bytes]
 
     def packed(self, key: str) -> bytes:
         """Return the page as stored under `key`."""
         pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
-        return sealed.seal("page", key, [self.portable_key.encode(), self.manifest, *pairs])
+        return sealed.seal("page", key, [self.manifest, *pairs])
 
     @classmethod
     def unpacked(cls, key: str, data: bytes | None) -> Page | None:
         """Return the page from `packed` data; None if it does not verify."""
         fields = sealed.unseal("page", key, data) if data is not None else None
-        if not fields or len(fields) % 2:
+        if not fields or not len(fields) % 2:
             return None
-        portable_key, *names = [name.decode("ascii", "replace") for name in fields[::2]]
-        return cls(portable_key, fields[1], dict(zip(names, fields[3::2], strict=True)))
+        names = [name.decode("ascii", "replace") for name in fields[1::2]]
+        return cls(fields[0], dict(zip(names, fields[2::2], strict=True)))
 
 
-def objects_of(key: str, data: bytes) -> list[str]:
-    """Return the object keys in a manifest, whatever the directories are."""
-    return [*_by_object(key, data)]
+def page_key(inputs: KeyInputs) -> str:
+    """Return the key of a build's page."""
+    # A node without NVCC uses what NVCC built elsewhere.
+    nvrtc = "" if inputs.backend == "nvcc" else inputs.compilers.get("nvrtc", "")
+    return keys.digest([keys.field("page", inputs.portable_key), keys.field("nvrtc", nvrtc)])
 
 
 def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
     """Return the portable manifest of two manifests' builds, the newer first, without stats."""
     newest = _by_object(key, newer)
     builds = newest | _by_object(key, older) | newest
-    return fileset.encode_records("manifest", key, [*builds.values()][:MOST_BUILDS])
+    return fileset.encode_records("manifest", key, [*builds.values()][:MOST_LISTED])
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:
@@ -108,34 +107,24 @@ class SharedBuild:
     def __init__(self, inputs: KeyInputs, store: Store) -> None:
         self.program = inputs.name.rpartition("/")[2]
         self._inputs, self._store = inputs, store
-        self._key = inputs.portable_key
+        self._key = page_key(inputs)
         self.lease_key = self._key  # or the object key for the local contents, if known
-        # The last page that each store has for this build, and its key. A new build is added to it.
-        self._last: dict[object, tuple[str, Page | None]] = {}
+        self._pages: dict[object, Page | None] = {}  # of each store, to which a new build is added
 
     def find(self, shared: object, read: Read) -> ObjectCode | None:
         """Return one shared store's build, read by `read`, after writing it to the local cache."""
-        key, tried = self._key, set[str]()
-        for _ in range(_MOST_PAGES):
-            page = Page.unpacked(key, read("manifest", key))
-            self._last[shared] = key, page
-            if page is None:
-                return None
-            if (got := unpack(self._inputs, self._store, page)) is not None:
+        page = self._pages[shared] = Page.unpacked(self._key, read("manifest", self._key))
+        if page is None:
+            return None
+        if (got := unpack(self._inputs, self._store, page)) is not None:
+            return got
+        named = [build.object_key for build in _usable(self._inputs, page.manifest)]
+        for name in dict.fromkeys(chain(named, self._keys_here(page))):
+            if name not in named:
+                self.lease_key = name
+            apart = Page.unpacked(name, read("object", name))
+            if (got := unpack(self._inputs, self._store, apart)) is not None:
                 return got
-            named = [build.object_key for build in _usable(self._inputs, page.manifest)]
-            for name in chain(named, self._keys_here(page)):
-                if name in tried:
-                    continue
-                tried.add(name)
-                if name not in named:
-                    self.lease_key = name
-                apart = Page.unpacked(name, read("object", name))
-                if (got := unpack(self._inputs, self._store, apart)) is not None:
-                    return got
-            if len(objects_of(self._key, page.manifest)) < MOST_BUILDS:
-                return None
-            key = self._next_key(key, page)
         return None
 
     def _keys_here(self, page: Page) -> Iterator[str]:
@@ -144,18 +133,6 @@ class SharedBuild:
             files = build.dependencies.with_contents_here()
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
-
-    def _next_key(self, key: str, page: Page) -> str:
-        """Return the next page's key, a hash of the contents here of the headers that all builds of this page share."""
-        known = _builds_in(self._inputs, page.manifest)
-        paths = [{header.path for header in build.dependencies.headers} for build in known]
-        common = set.intersection(*paths) if paths else ()
-        first = known[0].dependencies.headers if known else ()
-        files = FileSet(headers=tuple(header for header in first if header.path in common))
-        files = files.with_contents_here() or FileSet()
-        read = [keys.field(header.relative, header.digest) for header in files.headers]
-        compilers = [keys.field(*pair) for pair in sorted(self._inputs.compilers.items())]
-        return keys.digest([keys.field("after", key), *compilers, *sorted(read)])
 
     def entries_of(self, code: ObjectCode) -> Callable[[object, Read], list[StoreEntry]] | None:
         """Return a function that returns the entries to write to a store for a build; None if it is not portable."""
@@ -166,17 +143,18 @@ class SharedBuild:
         def entries(shared: object, read: Read) -> list[StoreEntry]:
             own, name = _pack(self._inputs, build, code), build.object_key
             # A page with builds is not read again, since the writer holds this build's lease.
-            if shared not in self._last:
+            if shared not in self._pages:
                 self.find(shared, read)
-            key, page = self._last[shared]
+            key, page = self._key, self._pages[shared]
             if page is None and len(own.objects[name]) <= SMALL:
                 return [("manifest", key, own.packed(key))]
             separate = ("object", name, own.packed(name))  # written before the page that names it
             if page is None:
                 return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
-            if has_files_of(self._key, page.manifest, own.manifest):
+            portable_key = self._inputs.portable_key
+            if has_files_of(portable_key, page.manifest, own.manifest):
                 return [separate]
-            both = merged(self._key, own.manifest, page.manifest)
+            both = merged(portable_key, own.manifest, page.manifest)
             return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
 
         return entries
@@ -196,7 +174,7 @@ def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tup
             if store.find(inputs) is not None:
                 there += 1
             elif keys.may_travel(inputs):
-                left[inputs.portable_key] = inputs
+                left[page_key(inputs)] = inputs
     came = len(left)
     for read_many in stores:
         separate: dict[str, KeyInputs] = {}
@@ -210,7 +188,7 @@ def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tup
         for name, data in read_many("object", [*separate]).items():
             inputs = separate[name]
             if unpack(inputs, store, Page.unpacked(name, data)) is not None:
-                left.pop(inputs.portable_key, None)
+                left.pop(page_key(inputs), None)
     came -= len(left)
     return came, there, count - came - there
 
@@ -233,7 +211,7 @@ def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
     key = inputs.portable_key
     data = object_file(inputs, build.object_key, obj)
     own = encode_manifest(key, [build], inputs.search)
-    return Page(key, merged(key, own), {build.object_key: data})
+    return Page(merged(key, own), {build.object_key: data})
 
 
 def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | None:

@@ -16,9 +16,7 @@ from rtcompile.store.shared import SharedStore, flag, one_of, seconds
 CONNECT_SECONDS = 0.5
 REPLY_SECONDS = 0.75
 
-_REDIS = (
-    "redis rediss unix valkey valkeys redis+cluster rediss+cluster redis+sentinel rediss+sentinel"
-)
+_REDIS = "redis rediss unix valkey valkeys redis+cluster rediss+cluster"
 _CLIENTS = {
     "file": "folder_store:FolderStore",
     **dict.fromkeys(_REDIS.split(), "redis_store:RedisStore"),

@@ -192,42 +192,36 @@ class Stores:
 
 
 class Sharing:
-    """One build in the stores: found there, or made under a lease and pushed, with its costs for this thread."""
+    """One build in the stores: found there, or made under a lease and pushed."""
 
     def __init__(self, stores: Stores, inputs: KeyInputs, store: Store) -> None:
         self._stores, self._build = stores, SharedBuild(inputs, store)
         self._begin = time.monotonic()
-        self._before = [{**level.here.counts} for level in stores.levels]
-
-    def find(self) -> ObjectCode | None:
-        """Return the first store's build, after writing it to the local cache."""
-        code = self._look()
-        return None if code is None else self._counted(code)
 
     def build(
         self, compile: Callable[[float | None], ObjectCode], seconds: float | None, waits: bool
     ) -> ObjectCode:
         """Return the result of `compile`; if another node builds, wait for its result, or raise `Busy`."""
-        build, look = self._build, partial(self._look, is_first=False)
+        build, look = self._build, partial(self.find, is_first=False)
         taken = self._stores.lease(
             build.lease_key, look, seconds, build.program, waits, self._begin
         )
         if isinstance(taken, ObjectCode):
-            return self._counted(taken)
+            return taken
         left = None if seconds is None else seconds - (time.monotonic() - self._begin)
-        return self._counted(self._built(partial(compile, left), taken))
+        return self._built(partial(compile, left), taken)
 
-    def _look(self, *, is_first: bool = True) -> ObjectCode | None:
-        """Return the first store's build; a miss counts once, however often a wait repeats the look-up."""
+    def find(self, *, is_first: bool = True) -> ObjectCode | None:
+        """Return the first store's build, after writing it to the local cache; a repeated miss counts once."""
         stores, build = self._stores, self._build
         for at, level in enumerate(stores.levels):
-            before = level.here.counts["seconds_waited"]
+            begin = time.monotonic()
             code = build.find(level, partial(stores.get, only=level))
             if code is None:
                 if is_first:
                     level.miss()
                 continue
-            level.hit(code.build.compiled_in, level.here.counts["seconds_waited"] - before)
+            level.hit(code.build.compiled_in, time.monotonic() - begin)
             entries = build.entries_of(code) if at and stores.writes else None
             if entries is not None:  # copy it to the stores before this one
                 stores.push(entries, levels=stores.levels[:at])
@@ -255,14 +249,6 @@ class Sharing:
         else:
             stores.push(entries, end)
         return code
-
-    def _counted(self, code: ObjectCode) -> ObjectCode:
-        """Return the code with each store's costs and savings for this thread."""
-        counts = {
-            level.store.name: {n: c - then[n] for n, c in level.here.counts.items()}
-            for level, then in zip(self._stores.levels, self._before, strict=True)
-        }
-        return code.replace(build=code.build.replace(stores=counts))
 
 
 def _entries(store_keys: Sequence[str], level: Level) -> list[bytes | None]:

@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 import zlib
-from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -54,18 +53,17 @@ class Tally(NamedTuple):
     builds: list[KernelUse]
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
     problems: list[str]
-    stores: dict[str, Counts[str]]  # the sums of `BuildInfo.stores` by store
     by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
 
     @classmethod
     def read(cls, path: str) -> Tally:
         """Return the counts in the lines of a log, ignoring a record's lines."""
-        tally = cls([], [], [], {}, [])
+        tally = cls([], [], [], [])
         try:
             with open(path, encoding="utf-8") as file:
                 lines = file.readlines()
         except OSError as error:
-            return cls([], [], [f"the requests could not be counted: {error}"], {}, [])
+            return cls([], [], [f"the requests could not be counted: {error}"], [])
         for line in lines:
             try:
                 kind, *fields = json.loads(line)
@@ -77,9 +75,6 @@ class Tally(NamedTuple):
                 continue
             if kind == "kernel":
                 tally.builds.append(KernelUse(*fields))
-            elif kind == "stores":
-                for name, counts in fields[0].items():
-                    tally.stores.setdefault(name, Counts()).update(counts)
             elif kind in ("missing", "problem", "by_nvcc"):
                 getattr(tally, {"problem": "problems"}.get(kind, kind)).append(*fields)
         return tally
@@ -92,19 +87,13 @@ class Tally(NamedTuple):
         kernels = len(self.builds)
         shared = sum(build.hit == "remote" for build in self.builds)
         of_stores = f" ({shared} of them from shared stores)" if shared else ""
-        of_each = [
-            f"; {name}: {n['hits']} hits, {n['misses']} misses, {n['bytes_read'] / 1e6:.1f} MB, "
-            f"waited {n['seconds_waited']:.1f} s"
-            for name, n in self.stores.items()
-        ]
+        by_nvcc = ""
         if self.by_nvcc:
             seconds = f"{sum(self.by_nvcc) / 1e3:.1f} s"
-            of_each.append(
-                f"; {len(self.by_nvcc)} by NVCC as requested, {seconds}: try --nvrtc-first"
-            )
+            by_nvcc = f"; {len(self.by_nvcc)} by NVCC as requested, {seconds}: try --nvrtc-first"
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
-            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{''.join(of_each)}"
+            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{by_nvcc}"
         )
 
 
@@ -131,8 +120,6 @@ class Counter:
         spared = build.compiled_in if build.hit else 0.0
         how = build.backend, build.hit or "", build.milliseconds, spared
         self.append(["kernel", request.name, str(outcome.arch), *how])
-        if build.stores:
-            self.append(["stores", build.stores])
         is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
         if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
             self.append(["by_nvcc", build.milliseconds])

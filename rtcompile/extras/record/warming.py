@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import rtcompile
-from rtcompile.errors import shown
-from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, read
+from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.named import NamedTuple
@@ -133,39 +130,3 @@ class _Relocated:
         except (ValueError, OSError) as error:  # a path with a NUL, or below another header's
             problem = f"a header of the record is damaged: {path!r}: {error}"
             raise rtcompile.InvalidRequest(problem) from None
-
-
-# --- What a worker of an engine builds before its first task --------------------------------------
-
-
-def warming_of(builds: Any, overrides: Mapping[str, Any]) -> Callable[[], None]:
-    """Return what builds a record or requests, and can be pickled; raise InvalidRequest for others."""
-    if isinstance(builds, (str, os.PathLike)):
-        return partial(_build, read(os.fspath(builds)), dict(overrides))
-    try:
-        requests = [getattr(each, "request", each) for each in builds]
-    except TypeError:
-        requests = [builds]
-    for request in requests:
-        if not isinstance(request, rtcompile.CompileRequest):
-            raise rtcompile.InvalidRequest(
-                "builds must be a record's path, or CompileRequests, RawModules and RawKernels with code, "
-                f"not {shown(request)}"
-            )
-    return partial(_build, requests, dict(overrides))
-
-
-def _build(
-    builds: Record | Sequence[rtcompile.CompileRequest], overrides: Mapping[str, Any]
-) -> None:
-    """Build it all; what fails is a warning, since a worker is needed for more than this."""
-    try:
-        if isinstance(builds, Record):
-            with requests(builds) as wanted:
-                _build([each.request for each in wanted], overrides)
-        else:
-            rtcompile.compile_many(builds, progress=False, **overrides)
-    except rtcompile.RtcompileError as error:
-        lacking = "some of its" if isinstance(error, rtcompile.BatchError) else "its"
-        text = f"a worker starts without {lacking} kernels: {error}"
-        warnings.warn(text, rtcompile.RtcompileWarning, stacklevel=2)

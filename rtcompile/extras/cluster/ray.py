@@ -1,4 +1,4 @@
-"""Ray: runs batches as tasks, and builds workers' kernels before they start."""
+"""Ray: runs batches as tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from rtcompile.errors import InvalidRequest, public
-from rtcompile.extras.record.warming import warming_of
 
 
 class RayExecutor(Executor):
@@ -66,19 +65,3 @@ class RayExecutor(Executor):
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
-
-
-@public
-def warm_up(builds: Any, **overrides: Any) -> Callable[[], None]:
-    """Return a hook that fills a worker's cache before its first task.
-
-    ``ray.init(runtime_env={"worker_process_setup_hook": warm_up("kernels.json")})``
-
-    The arguments are those of `rtcompile.cluster.dask.WarmUp`.
-    """
-    warm = warming_of(builds, overrides)
-
-    def hook() -> None:  # a function, since Ray needs its name
-        warm()
-
-    return hook
