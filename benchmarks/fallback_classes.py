@@ -16,11 +16,11 @@ from benchmarks._machine import save
 from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.messages import diagnostics, fallback
+from rtcompile.messages.available import Declared, missing_header
 from rtcompile.request import command_lines
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
-from rtcompile.toolkit.advice import Declared, missing_header
 
 CLASSES = Path(__file__).parent.parent / "tests" / "messages" / "source_classes"
 Outcome = Compiled | CompileFailure
