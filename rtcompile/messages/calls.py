@@ -9,81 +9,17 @@ from contextlib import suppress
 from itertools import islice
 
 from rtcompile.messages import changes, quoted
-from rtcompile.messages.declared import BASIC, declarations, declared_as, in_source
+from rtcompile.messages.declared import declarations, in_source
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values, headers_in
+from rtcompile.messages.spot import expressions, in_line
 from rtcompile.request import cxx
 
 
-def no_function(_: Match, context: BuildContext) -> Values | None:
-    """Return what is called at the caret although it is a number, a variable, a pointer or an array."""
-    text = cxx.blanked(context.text, literals=True)
-    at = max(0, context.column - 1)
-    called = re.match(r"(\d[\w.]*|\.\d\w*|\w+(?:\.\w+)*)\s*(?=\()", text[at:])
-    if called is None:
-        behind = re.search(r"[\])]\s*\(", text[at:])
-        step = "Write the operator between the two, such as *"
-        fact = "A ( stands directly behind a closing bracket, and so calls what is before it"
-        return {"fact": fact, "step": step} if behind else None
-    name = called[1]
-    inside = cxx.enclosed(text, at + called.end()).strip()
-    step = f"Write the operator between them, as in {name} * ({inside})"
-    if "." in name and not name[0].isdigit() and name[0] != ".":
-        fact = f"`{name}` is a member with a value, and ( ) calls a function"
-        return {"fact": fact, "step": step if inside else "Leave out the ( )"}
-    if not name.isidentifier():
-        fact = f"`{name}` is a number, and a ( behind it calls it like a function"
-        return {"fact": fact, "step": step}
-    return _variable_called(name, inside, step, context)
-
-
-def _variable_called(name: str, inside: str, step: str, context: BuildContext) -> Values | None:
-    """Return what is known of a name that is called and is no function."""
-    if name in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
-        fact = f"`{name}` is a variable with the members x, y and z"
-        return {"fact": fact, "step": f"Write {name}.x"}
-    what, line, declared = declared_as(name, context)
-    if what in ("array", "pointer"):
-        index = inside if "," not in inside else "row * width + column"
-        kind = "an array" if what == "array" else "a pointer"
-        fact = f"`{name}` is {kind} (line {line}), and ( ) calls a function"
-        return {"fact": fact, "step": f"Index it by brackets: {name}[{index}]"}
-    if what != "variable":
-        return None
-    fact = f"`{name}` is a variable (line {line}), and a ( behind it calls it like a function"
-    if name in {*context.device_names()}:
-        fact = f"The variable `{name}` of line {line} hides the function {name}"
-        step = "Give the variable another name"
-    elif re.search(r"\bauto\b", declared):
-        step = f"Write {name}[{inside}] if it is a pointer, or an operator between the two"
-    elif vector := re.search(rf"\b{_VECTOR}\b", declared):
-        step = f"Read one of its members, such as {name}.x: it is a {vector[0]}"
-    elif not re.search(rf"\b{BASIC}\b", declared):
-        step = "Read one of its members, or give its type an operator()"
-    return {"fact": fact, "step": step}
-
-
-def expressions(text: str) -> list[str]:
-    """Return the arguments of a call, in which < and > are operators."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def around(context: BuildContext) -> tuple[str, str]:
+def _around(context: BuildContext) -> tuple[str, str]:
     """Return the function, or "", whose call encloses the caret, and the call's arguments."""
-    text = cxx.blanked(context.text, literals=True)
-    depth = 0
-    for at in range(min(len(text), context.column - 1) - 1, -1, -1):
-        depth += (text[at] in ")]}") - (text[at] in "([{")
-        if depth < 0:
-            name = re.search(r"(\w+)\s*(?:<<<.*>>>)?\s*$", text[:at])
-            return (name[1] if name else ""), cxx.enclosed(text, at)
-    return "", ""
+    spot = in_line(context)
+    name, opening, _ = spot.around
+    return name, cxx.enclosed(spot.code, opening) if name else ""
 
 
 def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
@@ -117,7 +53,7 @@ def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
 
 def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield how many arguments a function or a macro takes, and how many a call gives."""
-    name, inside = around(context)
+    name, inside = _around(context)
     name = match["macro"] or name
     given = len([*filter(None, expressions(inside))])
     declared, where = parameters_of(name, context) if name else ("", "")
@@ -125,8 +61,7 @@ def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
         fact = f"The macro {name}{where} replaces a name of this header"
         yield {"fact": fact, "step": "Give it another name, or define it behind the includes"}
         return
-    if match["macro"] and match["count"] == "many":
-        yield from _split_by_macro(name, inside, context)
+    yield from changes.of("argument-count")(match, context)
     wanted = [each for each in cxx.split(declared) if each not in ("", "void")]
     least = len([each for each in wanted if "=" not in each])
     is_wrong = given < least if match["count"] == "few" else given > len(wanted)
@@ -136,32 +71,6 @@ def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
         yield {"fact": fact, "step": f"Call it as {name}({', '.join(names)})"}
     fact = f"The {match['where']} has too {match['count']} arguments for its declaration"
     yield {"fact": fact, "step": "Pass as many as are declared"}
-
-
-def _split_by_macro(name: str, inside: str, context: BuildContext) -> Iterator[Values]:
-    """Yield the argument of a macro that has a comma inside < > or { }, in parentheses or as a type's name."""
-    for part in cxx.split(inside):
-        if "," not in part:
-            continue
-        fact = f"The preprocessor splits `{part}` at its comma, since only ( ) keep arguments of the macro {name} together"
-        edited = context.with_text(part, f"({part})")
-        yield {"fact": fact, "step": f"Write `({part})`", "edited": edited}
-        alias = f"using {name}_type = {part};"
-        lines = context.with_text(part, f"{name}_type").split("\n")
-        lines.insert(context.line - 1, alias)
-        step = f"Name the type in a line before it, `{alias}`, and pass {name}_type"
-        yield {"fact": fact, "step": step, "edited": "\n".join(lines)}
-
-
-def synced(match: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield the call of a function of a warp with the mask of its threads."""
-    name = match["identifier"]
-    text = context.text[max(0, context.column - 1) :]
-    if call := re.match(rf"{name}\s*\(", text):
-        whole = whole_call(text, call)
-        right = f"{name}_sync(0xffffffff, {whole[call.end() :]}"
-        yield {"right": f"`{right}`", "edited": context.with_text(whole, right)}
-    yield {"right": f"{name}_sync(0xffffffff, ...)"}
 
 
 _MOST_VERSIONS = 3
@@ -249,7 +158,7 @@ def vector_literal(match: Match, context: BuildContext) -> Values | None:
     """Return how CUDA makes the vector that the message's line makes as OpenCL, HLSL or GLSL do."""
     text = cxx.blanked(context.text, literals=True)
     wanted = match["wanted"] or match["constructor"]
-    name, inside = around(context)
+    name, inside = _around(context)
     if not wanted:  # too many values
         found = re.search(rf"\b({_VECTOR})\s+{name}\s*\(", text) if name else None
         if found is None:

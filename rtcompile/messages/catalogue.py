@@ -18,7 +18,6 @@ from rtcompile.messages import (
     repairs,
     searched,
     syntax,
-    wmma,
     written,
 )
 from rtcompile.messages.diagnostics import CONSEQUENCES
@@ -81,7 +80,7 @@ def _proved(
 
 
 # Where the functions of `values` are.
-_MODULES = (calls, changes, facts, names, quoted, repairs, searched, syntax, wmma, written)
+_MODULES = (calls, changes, facts, names, quoted, repairs, searched, syntax, written)
 
 
 def _read() -> tuple[KnownMessage, ...]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
+from rtcompile.messages import changes
 from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.messages.spot import Spot, spot_of
 from rtcompile.request import cxx
@@ -21,9 +22,7 @@ def repaired(match: Match, context: BuildContext) -> Iterator[Values]:
     expected = re.match(r'[^\n]*\bexpected an? "(.)"', match.string)
     wanted = expected[1] if expected else ""
     yield from _strings(spot)
-    yield from _sized(spot)
-    yield from _operand(spot)
-    yield from _special(spot, wanted, match.string)
+    yield from changes.of("repaired")(match, context)
     yield from _macros(spot, context.text)
     if wanted in (";", ""):
         yield from _brackets(spot)
@@ -41,58 +40,6 @@ def unbalanced(_: Match, context: BuildContext) -> Iterator[Values]:
         yield from _braces(spot)
 
 
-def _operand(spot: Spot) -> Iterator[Values]:
-    """Yield that an operand is missing before the caret; which one, nobody knows."""
-    before = spot.before[0] if spot.before else None
-    if spot.after and before and spot.after[0][0] in (";", ")") and before[0] in "+-/%=|^":
-        fact = f"An operand is missing behind `{before[0]}` in line {spot.line(before.start())}"
-        yield {"fact": fact, "step": "Write it there"}
-
-
-def _sized(spot: Spot) -> Iterator[Values]:
-    """Yield an array's name before its brackets, which other languages write behind the type."""
-    sized = re.compile(r"\b([A-Za-z_][\w:]*)\s*((?:\[[^\[\]\n]*\])+)\s*([A-Za-z_]\w*)")
-    for found in sized.finditer(spot.code, *spot.row):
-        right = f"{found[1]} {found[3]}{found[2]}"
-        fact = f"`{found[2]}` stands behind the type in line {spot.line(spot.at)}, and C++ wants it behind the name"
-        yield spot.change(*found.span(), right, fact, f"Write `{right}`")
-
-
-def _special(spot: Spot, wanted: str, message: str) -> Iterator[Values]:
-    """Yield what is known of a statement of this kind: a head, a declaration, inline assembly, an else."""
-    word = spot.after[0] if spot.after else None
-    before = [each[0] for each in spot.before[:2]]
-    if wanted == "(" and before and before[0] in ("if", "while", "for", "switch"):
-        yield from _heads(spot)
-    is_declared = len(before) > 1 and re.match(r"[A-Za-z_]\w*$", before[0])
-    is_value = word and (word[0][:1].isdigit() or word[0] == "{")
-    if is_value and wanted == ";" and is_declared and re.match(r"[\w*&>]", before[1][-1:]):
-        yield spot.insert(" =", spot.before[0].end())  # float y 1;
-    head = re.search(r"\bfor\s*\(\s*(?:\w+\s+)+?(\w+)\s*=[^;{}]*;[^;{}]*$", spot.code[: spot.at])
-    if word and word[0] == ")" and wanted == ";" and head:
-        yield spot.insert(f"; ++{head[1]}", spot.before[0].end())
-    if word and word[0] == "," and wanted == ")" and _statement(spot, r"\basm\b"):
-        yield spot.replace(word, ":")
-    if word and "explicit type is missing" in message:
-        fact = f"No type stands before {word[0]}, and C++ wants the type of what a function returns"
-        for kind in ("void", "int", "float"):
-            step = f"Write its type, such as `{kind} {word[0]}(...)`"
-            yield spot.change(spot.at, spot.at, f"{kind} ", fact, step)
-    if word and word[0].isdigit() and "expected a type specifier" in message:
-        opening = spot.code.rfind("<", 0, spot.at)
-        inside = cxx.enclosed(spot.code, opening) if opening >= 0 else ""
-        right = re.sub(r"(?<![\w<])\d+(?![\w>])|^\d+$", r"Int<\g<0>>", inside)
-        fact = f"A type is expected in line {spot.line(spot.at)}, and {word[0]} is a number: CuTe's type for it is Int<{word[0]}>"
-        yield spot.change(opening + 1, opening + 1 + len(inside), right, fact, f"Write `{right}`")
-    if word and word[0] == "else":
-        heads = [*re.finditer(r"\bif\s*\((?:[^(){};]|\([^()]*\))*\)\s*(;)", spot.code[: spot.at])]
-        for each in heads[-1:]:
-            fact = (
-                f"A ; stands directly behind the if in line {spot.line(each.start(1))}, and ends it"
-            )
-            yield spot.change(*each.span(1), "", fact, "Remove this ;")
-
-
 def _missing(spot: Spot, wanted: str) -> Iterator[Values]:
     """Yield insertions of what the compiler expects, and of a comma or a semicolon."""
     end = spot.before[0].end() if spot.before else 0
@@ -105,25 +52,13 @@ def _missing(spot: Spot, wanted: str) -> Iterator[Values]:
         yield from (spot.insert("]", each.start()) for each in signs)
     if wanted in (")", "}") and re.match(r"[\w.\"(]", word) and spot.before[:1]:
         yield spot.insert(",", end)
-    if wanted and wanted != "(":
-        yield spot.insert(wanted, end)
+    if wanted:
+        yield spot.insert(wanted, spot.at if wanted == "(" else end)
     if wanted in (")", "]", ">"):
         if word == ";":
             yield spot.replace(spot.after[0], ",")
         for token in (*spot.before[1:_FEW], *spot.after[:_FEW]):
             yield spot.insert(wanted, token.end())
-
-
-def _heads(spot: Spot) -> Iterator[Values]:
-    """Yield the parentheses of the head of an if or a loop."""
-    word = spot.before[0][0]
-    yield spot.insert("(", spot.at)
-    rest = re.match(r"[^\n{;]*", spot.plain[spot.at :])
-    inside = rest[0].rstrip() if rest else ""
-    if inside:
-        fact = f"The condition of the `{word}` in line {spot.line(spot.at)} is not in parentheses"
-        step = f"Write `{word} ({inside.strip()})`"
-        yield spot.change(spot.at, spot.at + len(inside), f"({inside})", fact, step)
 
 
 def _brackets(spot: Spot) -> Iterator[Values]:
@@ -185,12 +120,6 @@ def _wrong(spot: Spot, wanted: str) -> Iterator[Values]:
             yield spot.remove(token)
     if len(near) > 1 and near[0][0] == near[1][0]:
         yield spot.remove(near[0])
-
-
-def _statement(spot: Spot, pattern: str) -> bool:
-    """Return whether the statement up to the caret matches."""
-    begin = max(spot.code.rfind(each, 0, spot.at) for each in ";{}")
-    return re.search(pattern, spot.code[begin + 1 : spot.at]) is not None
 
 
 def quote(_: Match, context: BuildContext) -> Iterator[Values]:

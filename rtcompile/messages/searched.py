@@ -119,6 +119,17 @@ def header_renamed(match: Match, context: BuildContext) -> Values | None:
     return {"folder": where, "names": " and ".join(names), "first": " or ".join(names)}
 
 
+def wmma_missing(_: Match, context: BuildContext) -> Values | None:
+    """Return why nvcuda has no namespace wmma in this build."""
+    if context.arch is not None and context.arch.number < _TENSOR_CORES:
+        return {"why": f"{context.arch} has no tensor cores; WMMA begins with sm_70."}
+    if "mma.h" not in context.source:
+        return {"why": "The source does not include <mma.h>."}
+    if not context.has_option("-arch", "--gpu-architecture"):
+        return {"why": "No architecture was fixed, and mma.h declares nothing below sm_70."}
+    return None
+
+
 def namespace_inside(_: Match, context: BuildContext) -> Values | None:
     """Return the whole name of a namespace that a header of the source declares inside another one."""
     at = max(0, context.column - 1)

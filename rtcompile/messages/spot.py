@@ -72,7 +72,7 @@ class Spot:
 
     def _called(self, opening: int) -> tuple[str, int, list[tuple[int, int]]]:
         head = self.code[max(0, opening - 200) : opening]
-        name = re.search(r"([A-Za-z_]\w*)\s*(?:<[^<>;()]*>)?\s*$", head)
+        name = re.search(r"([A-Za-z_]\w*)\s*(?:<[^<>;()]*>|<<<[^;]*>>>)?\s*$", head)
         if name is None or self.code[opening] != "(" or name[1] in ("if", "for", "while", "switch"):
             return "", 0, []
         return name[1], opening, spans(self.code, opening)
@@ -127,21 +127,19 @@ def in_line(context: BuildContext) -> Spot:
 
 def spans(code: str, opening: int) -> list[tuple[int, int]]:
     """Return where each argument of a call begins and ends, whose ( is at an offset; < and > are operators there."""
-    found, begin = list[tuple[int, int]](), opening + 1
-    for part in expressions(cxx.enclosed(code, opening)):
-        blanks = len(part) - len(part.lstrip())
-        found.append((begin + blanks, begin + blanks + len(part.strip())))
-        begin += len(part) + 1
+    found, depth, begin = list[tuple[int, int]](), 0, opening + 1
+    last = begin + len(cxx.enclosed(code, opening))
+    for at in range(begin, last + 1):
+        letter = code[at] if at < last else ","
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and (at == last or not depth):
+            part = code[begin:at]
+            start = begin + len(part) - len(part.lstrip())
+            found.append((start, start + len(part.strip())))
+            begin = at + 1
     return found
 
 
 def expressions(text: str) -> list[str]:
-    """Return the arguments of a call with the blanks around them."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
+    """Return the arguments of a call, of which the text between ( and ) is given."""
+    return [text[begin - 1 : end - 1] for begin, end in spans(f"({text})", 0)]
