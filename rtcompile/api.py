@@ -34,6 +34,7 @@ def compile(
     fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
+    memory_limit: int | str | None = None,
     recompile: bool = False,
     log_stream: IO[str] | None = None,
 ) -> ObjectCode:
@@ -76,6 +77,8 @@ def compile(
     timeout : float, optional
         Seconds after which the compiler is killed. They include all work on the build, and waiting while
         another process compiles the same build; ``RTCOMPILE_TIMEOUT`` sets the default.
+    memory_limit : int or str, optional
+        Bytes (or ``"2G"``) above which the compiler is killed; ``RTCOMPILE_MEMORY_LIMIT`` sets the default.
     recompile : bool
         Compile even if the code is in the cache or in a bundle, and store the new code.
     log_stream : file object, optional
@@ -126,6 +129,7 @@ def compile(
         fallback=fallback,
         pch=pch,
         timeout=timeout,
+        memory_limit=memory_limit,
         recompile=recompile,
     )
     if log_stream is not None:

@@ -274,7 +274,7 @@ class LinkError(CompileError):
 
 
 class CompilerCrashed(CompileError):
-    """The compiler crashed: a segmentation fault, an abort, a lack of memory.
+    """The compiler crashed: a segmentation fault, an abort, a memory limit.
 
     Attributes
     ----------

@@ -77,6 +77,7 @@ _FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
     "fallback": ("RTCOMPILE_FALLBACK", "auto", lambda name, given: one_of(name, given, FALLBACKS)),
     "pch": ("RTCOMPILE_PCH", True, flag),
     "timeout": ("RTCOMPILE_TIMEOUT", None, seconds),
+    "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", None, size),
     "jobs": ("RTCOMPILE_JOBS", None, _count),
     "log": ("RTCOMPILE_LOG", None, lambda name, given: one_of(name, given.lower(), LOG_LEVELS)),
     "jit": ("RTCOMPILE_JIT", True, flag),
@@ -112,6 +113,7 @@ class Settings(Value):
     fallback: str
     pch: bool
     timeout: float | None
+    memory_limit: int | None
     jobs: int | None
     log: str | None
     jit: bool
@@ -150,6 +152,7 @@ class Settings(Value):
         fallback: str | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
+        memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> Settings:
         """Return these settings, changed by the arguments that are not None."""
@@ -167,6 +170,8 @@ class Settings(Value):
             changes["pch"] = bool(pch)
         if timeout is not None:
             changes["timeout"] = seconds("timeout", _number("timeout", timeout))
+        if memory_limit is not None:
+            changes["memory_limit"] = size("memory_limit", _number("memory_limit", memory_limit))
         return self.replace(**changes) if changes else self
 
 

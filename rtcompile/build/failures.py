@@ -33,8 +33,8 @@ ADVICE = {
         "another version of it; NVIDIA needs the reproducer to fix it."
     ),
     "memory": (
-        "If the code is meant to need that much, lower RTCOMPILE_JOBS; otherwise look for templates or "
-        "macros that grow exponentially."
+        "If the code is meant to need that much, raise memory_limit= or RTCOMPILE_MEMORY_LIMIT; "
+        "otherwise look for templates or macros that grow exponentially."
     ),
     "timeout": (
         "If the code is meant to take that long, raise timeout= or RTCOMPILE_TIMEOUT; otherwise "

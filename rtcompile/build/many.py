@@ -40,6 +40,7 @@ def submit_many(
     fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
+    memory_limit: int | str | None = None,
 ) -> list[BuildFuture]:
     """Start many builds and return their futures, in order.
 
@@ -52,7 +53,7 @@ def submit_many(
     >>> future.result().kind
     'cubin'
     """
-    overrides = {"fallback": fallback, "pch": pch, "timeout": timeout}
+    overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
     given = items("builds", builds, _BUILDS)
     return _with_checks(given, submit(given, overrides))
 
@@ -104,6 +105,7 @@ def compile_many(
     fallback: Fallback | None = None,
     pch: bool | None = None,
     timeout: float | None = None,
+    memory_limit: int | str | None = None,
 ) -> list[ObjectCode]:
     """Compile many modules in parallel, as many at once as the machine has cores and memory for.
 
@@ -123,7 +125,7 @@ def compile_many(
         requests name (``-I`` directories, files to link) has to be there as well.
     errors : {"raise", "return"}
         Whether to raise one `BatchError` after all builds, or to return errors in the list.
-    fallback, pch, timeout
+    fallback, pch, timeout, memory_limit
         As in `rtcompile.compile`, for every build.
 
     Returns
@@ -151,7 +153,7 @@ def compile_many(
             f"progress must be True, False, None or a function, not {shown(progress)}"
         )
     builds = items("builds", builds, _BUILDS)
-    overrides = {"fallback": fallback, "pch": pch, "timeout": timeout}
+    overrides = {"fallback": fallback, "pch": pch, "timeout": timeout, "memory_limit": memory_limit}
     if executor is None and not progress:
         codes = found(builds, overrides)
         if codes is not None:

@@ -61,7 +61,7 @@ def measure(request: CompileRequest, settings: Settings) -> Measured:
 def _measured(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     library = plan.toolchain.require_nvrtc()
     unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
-    limits = Limits(settings.timeout)
+    limits = Limits(settings.timeout, settings.memory_limit)
     begin = time.monotonic()
     reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
     end = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable
 from functools import lru_cache, partial, reduce
 from types import MappingProxyType
@@ -73,7 +74,7 @@ class Miss:
         self.plan = self.for_nvrtc = plan
         self.settings = settings
         self.store = store
-        self.limits = Limits(settings.timeout)
+        self.limits = Limits(settings.timeout, settings.memory_limit)
         self.why_missed = why_missed
         self.known = known  # NVRTC's failure, after which NVCC builds the code
         self.why = ""
@@ -83,6 +84,7 @@ class Miss:
         self.depends: FileSet | None = None  # further dependencies of a failure
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
         self.begun_ns = self.reading_ns = file_clock_ns()
+        self.folders: dict[str, tuple[int, int] | None] = {}  # `_folders` before the compiler ran
 
     def run(self) -> ObjectCode:
         plan, known = self.plan, self.known
@@ -196,7 +198,7 @@ class Miss:
         outcome = nvrtc.compile(
             unit_for_nvrtc(plan, plan.request.name_expressions)._replace(source=source),
             plan.toolchain.require_nvrtc(),
-            limits=Limits(_SECONDS_TO_TRY),
+            limits=Limits(_SECONDS_TO_TRY, self.settings.memory_limit),
             pch=self.settings.pch,
             cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
             search=plan.search,
@@ -208,6 +210,8 @@ class Miss:
         plan = self.for_nvrtc = self.plan
         expressions = plan.request.name_expressions if named else ()
         library = plan.toolchain.require_nvrtc()
+        if library.path not in _observed:
+            self.folders = self._folders()
         outcome = nvrtc.compile(
             unit_for_nvrtc(plan, expressions),
             library,
@@ -217,6 +221,8 @@ class Miss:
             search=plan.search,
             meanwhile=self._meanwhile,
         )
+        if outcome.files is not None:
+            _observed.add(library.path)
         if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
             # With name expressions, NVRTC can crash on an error in the source (a concept under
             # C++17) instead of reporting it. A compile without them then shows that error.
@@ -234,6 +240,7 @@ class Miss:
         self.why = why
         self.reading_ns = next_tick()
         self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
+        self.folders = self._folders()
         outcome = self._with_added_flags(
             lambda: nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
         )
@@ -290,13 +297,21 @@ class Miss:
         defined = (f"#define {option}" for option in request.options)
         named = (f"#include <{header}>" for header in missing_headers(outcome.log))
         texts = [request.source, *(text for _, text in request.headers), *defined, *named]
-        return unobserved.record(
+        found = unobserved.record(
             outcome.trace or (),
             searched,
             source="\n".join(texts),
             name=self.plan.key_inputs.name,
             toolkit=self.plan.toolchain.header_folders(),
         )
+        if self._folders() != self.folders:
+            found.newest_ns = time.time_ns()
+        return found
+
+    def _folders(self) -> dict[str, tuple[int, int] | None]:
+        """Return the current identities of the folders that are searched besides the compiler's."""
+        first, last = self._nvcc_search()
+        return fileset.identities([directory.path for directory in (*first, *last)])
 
     def _finish(
         self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
@@ -378,6 +393,7 @@ class Miss:
 
 
 _warned: set[str] = set()
+_observed: set[str] = set()  # the libraries of NVRTC whose file accesses can be intercepted
 
 
 def _not_kept(built: ObjectCode, reason: str, *, is_always: bool = True) -> ObjectCode:

@@ -219,7 +219,7 @@ def precompile(query: Query) -> None:
         nvrtc.precompile(
             miss.unit_for_nvrtc(decided, ()),
             decided.toolchain.require_nvrtc(),
-            limits=Limits(),
+            limits=Limits(memory=settings.memory_limit),
             cache_dir=settings.cache_dir,
             search=decided.search,
         )

@@ -202,4 +202,4 @@ def set_jobs(given: Namespace) -> None:
 
 def overrides(given: Namespace) -> dict[str, Any]:
     """Return the settings of a build that were given, for `Settings.override`."""
-    return {name: getattr(given, name) for name in ("timeout", "recompile")}
+    return {name: getattr(given, name) for name in ("timeout", "memory_limit", "recompile")}

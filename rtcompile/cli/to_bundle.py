@@ -31,7 +31,7 @@ from rtcompile.request.values import path as checked_path
 from rtcompile.request.values import strings
 from rtcompile.settings import Settings
 
-OVERRIDES = ("fallback", "pch", "timeout")
+OVERRIDES = ("fallback", "pch", "timeout", "memory_limit")
 
 
 @dataclass(frozen=True, slots=True)

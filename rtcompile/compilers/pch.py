@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 # Options that the front end does not see and NVRTC does not compare. They are not in the key.
 _FREE = ("--maxrregcount", "--ptxas-options", "--split-compile", "--frandom-seed")
+_FRESH_SECONDS = 0.5
 _POLL_SECONDS = 0.005  # seconds between two checks of a build that waits
 # A build with a shorter time limit makes no header, and the others spend at most this part of it on one.
 _LEAST_TIMEOUT, _PART_OF_TIMEOUT = 30.0, 1 / 3
@@ -171,7 +172,8 @@ class Precompiled(NamedTuple):
 
 
 _guard = forks.lock()
-_ahead: Counter[str] = Counter()  # builds that looked for a header, by its key
+_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
+_ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
 # The times at which builds and threads of this process began to make a header, by its key.
 _making: dict[str, float] = {}
 # The threads that make a header on an idle core, or made one that no build has used, by its key.
@@ -226,6 +228,8 @@ class Prefix:
     @contextmanager
     def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
         """Before the body, a build, make or wait for the header if that pays; `make` runs here or on an idle core."""
+        with _guard:
+            _wanted[self.key] += 1
         try:
             if (timeout is None or timeout >= _LEAST_TIMEOUT) and self.find() is None:
                 self._begin(make, (timeout or UNKNOWN) * _PART_OF_TIMEOUT)
@@ -233,13 +237,17 @@ class Prefix:
             yield
         finally:
             self._done.set()
+            with _guard:
+                _wanted[self.key] -= 1
+                if not _wanted[self.key]:
+                    del _wanted[self.key], _ahead[self.key]
 
     def find(self) -> Precompiled | None:
         """Return the header if there is one and nothing in it has changed since this build began."""
         with _looking:
             looked, header = _found.get(self.key, (0.0, None))
-            if header is None or looked < self._began:
-                now = time.monotonic()
+            now = time.monotonic()
+            if header is None or looked < max(self._began, now - _FRESH_SECONDS):
                 header = self._look()
                 if header is not None:
                     _found[self.key] = now, header
@@ -446,6 +454,7 @@ _SECONDS_TO_END = 1.0
 def _forget_after_fork() -> None:
     # A forked child cannot wait for a header that its parent is making.
     _found.clear()
+    _wanted.clear()
     _ahead.clear()
     _making.clear()
     _bets.clear()

@@ -325,13 +325,44 @@ def read(path: str, label: str, relative: str) -> tuple[Header, bytes, os.stat_r
     return trusted(header, now), data, status
 
 
+def identities(folders: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+    """Return device and inode of these folders and their parents, to notice replaced folders."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for folder in folders:
+        while folder.startswith("/") and folder not in found:
+            try:
+                status = os.stat(folder)
+                found[folder] = status.st_dev, status.st_ino
+            except OSError:
+                found[folder] = None
+            folder = os.path.dirname(folder)
+    return found
+
+
 def volatile(paths: Iterable[str]) -> str:
     """Return why a build that looked for these paths cannot be cached; "" if it can."""
-    for path in paths:
-        if path.startswith(_VOLATILE):
-            folder = os.path.dirname(path)
+    for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
+        if _is_volatile(folder):
             return f"{folder} may mean another folder in another process or at another time"
     return ""
+
+
+def _is_volatile(folder: str, links: int = 40) -> bool:
+    """Return whether a folder, or the target of a link on its path, is in one of `_VOLATILE`."""
+    at, parts = "", folder.split("/")
+    for number, part in enumerate(parts):
+        if part in ("", "."):
+            continue
+        above, at = at, os.path.dirname(at).rstrip("/") if part == ".." else f"{at}/{part}"
+        if f"{at}/".startswith(_VOLATILE):
+            return True
+        try:
+            target = os.path.join(f"{above}/", os.readlink(at))
+        except OSError:  # not a link
+            continue
+        rest = "/".join(parts[number + 1 :])
+        return not links or _is_volatile(f"{target}/{rest}", links - 1)
+    return False
 
 
 def _pack(values: tuple[Any, ...], provided: tuple[str, ...]) -> list[bytes]:

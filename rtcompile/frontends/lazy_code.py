@@ -39,7 +39,7 @@ current_device = cupy.cuda.runtime.getDevice
 CUDADriverError = cupy.cuda.driver.CUDADriverError
 CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
 
-_OVERRIDES = ("fallback", "pch", "timeout", "recompile")
+_OVERRIDES = ("fallback", "pch", "timeout", "memory_limit", "recompile")
 
 # cuComplex.h is replaced by CuPy's complex types if translate_cucomplex is set.
 _CUCOMPLEX = r"(?m)^[ \t]*#[ \t]*include[ \t]*<[ \t]*cuComplex\.h[ \t]*>[^\n]*"

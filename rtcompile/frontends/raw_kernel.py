@@ -200,7 +200,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     arch : str or Arch, optional
         Compile for this architecture instead of the current device's. An architecture in the options that the
         device cannot run is ignored with a `RtcompileWarning`.
-    link, include_dirs, headers, fallback, pch, timeout, recompile
+    link, include_dirs, headers, fallback, pch, timeout, memory_limit, recompile
         As in `rtcompile.compile`.
 
     Raises
@@ -244,6 +244,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         fallback: Fallback | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
+        memory_limit: int | str | None = None,
         recompile: bool = False,
     ) -> None:
         given = locals()

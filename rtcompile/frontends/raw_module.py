@@ -41,7 +41,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         C++ names, ``"f<float>"``, that `get_function` and `get_global` will look up.
     backend, translate_cucomplex, enable_cooperative_groups, jitify, arch
         As `RawKernel` takes them.
-    link, include_dirs, headers, fallback, pch, timeout, recompile, name
+    link, include_dirs, headers, fallback, pch, timeout, memory_limit, recompile, name
         As in `rtcompile.compile`.
 
     Raises
@@ -83,6 +83,7 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
         fallback: Fallback | None = None,
         pch: bool | None = None,
         timeout: float | None = None,
+        memory_limit: int | str | None = None,
         recompile: bool = False,
         name: str = DEFAULT_NAME,
     ) -> None:

@@ -360,6 +360,8 @@ _SPELLINGS: tuple[tuple[str, ...], ...] = (
     (r"\blink=(?:\[\.\.\.\])?", "--link", "RawModule's link="),
     (r"\btimeout=(?=')", "--timeout ", "RTCOMPILE_TIMEOUT="),
     (r"\btimeout=(?!\w)", "--timeout", "RTCOMPILE_TIMEOUT"),
+    (r"\bmemory_limit=(?=')", "--memory-limit ", "RTCOMPILE_MEMORY_LIMIT="),
+    (r"\bmemory_limit=(?!\w)", "--memory-limit", "RTCOMPILE_MEMORY_LIMIT"),
     (r"recompile=True runs", "--recompile runs", "recompile=True runs"),
     (r"more in \.errors\b", "more; `--json` shows all", "more in `sys.last_value.errors`"),
     (r"`\.log` has", "`--json` shows", "`sys.last_value.log` has"),

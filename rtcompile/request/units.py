@@ -43,12 +43,13 @@ class TimeLimit(float):
 
 
 class Limits(NamedTuple):
-    """The seconds after which a compiler is killed.
+    """Limits at which a compiler is killed: `timeout` in seconds, `memory` in bytes.
 
     Runs with the same `TimeLimit` share one deadline; a plain number applies to each run separately.
     """
 
     timeout: float | None = None
+    memory: int | None = None
 
     def with_shared_deadline(self) -> Limits:
         """Return limits whose runs share one deadline."""

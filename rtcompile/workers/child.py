@@ -81,7 +81,7 @@ class Order:
     """A caller's job: this end of its socket, and the descriptor of its arguments."""
 
     def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
-        self.function, self.timeout, self.reusable = fields
+        self.function, self.timeout, self.memory, self.reusable = fields
         self.socket = socket
         self.arguments = arguments
 
@@ -106,6 +106,7 @@ class Child:
         self.served = 0
         self.killed = False  # it may not have died yet
         self.deadline: float | None = None
+        self.memory: int | None = None
         self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
@@ -116,6 +117,7 @@ class Child:
         """Send the child a job."""
         self.order = order
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
+        self.memory = order.memory
         try:
             descriptors = (order.socket.fileno(), order.arguments)
             protocol.send(self.channel, (order.function, order.reusable), descriptors)
@@ -125,7 +127,7 @@ class Child:
     def finish(self) -> Order | None:
         """Remove and return the child's job, which is done or failed."""
         order, self.order = self.order, None
-        self.deadline = None
+        self.deadline = self.memory = None
         self.served += 1
         return order
 
@@ -207,7 +209,7 @@ def _serve(channel: _socket.socket) -> int:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             report(socket, (protocol.CRASH, "start", getattr(error, "errno", 0), text))
             return 1
-        size = _private_bytes()
+        size = _private_bytes("self", _MOST_BYTES)
         stays = well and size < _MOST_BYTES
         if stays:
             # Sent before the reply, so the zygote knows that the job is done when the caller hangs up.
@@ -229,13 +231,13 @@ def _as_new() -> bool:
     return True
 
 
-def _private_bytes() -> int:
-    """Return the private memory of this process, a large number if it is unknown."""
+def _private_bytes(pid: int | str, unknown: int) -> int:
+    """Return the private memory of a process."""
     try:
-        with open("/proc/self/statm", "rb") as file:
+        with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
     except (OSError, ValueError):
-        return _MOST_BYTES
+        return unknown
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -279,3 +281,16 @@ def _prefer_for_oom() -> None:
             file.write("1000")
     except OSError:
         pass  # A container may forbid it.
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the private memory of a child and its descendants."""
+    # RLIMIT_AS would count NVRTC's reserved memory, not the sum over nvcc's processes, and crash compilers.
+    total = _private_bytes(pid, 0)
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                total += sum(anonymous_bytes(int(child)) for child in file.read().split())
+    except (OSError, ValueError):
+        pass  # It ended, or the kernel lists no children.
+    return total

@@ -243,6 +243,8 @@ def _run(
                 if reply is False and time.monotonic() > until:
                     zygote.kill()  # It was stopped or hangs; otherwise it would have ended the job.
                     return Crash("timeout", 0, "", b"")
+    except protocol.NoMessage as error:
+        return Crash("start", 0, str(error), b"")
     finally:
         process.hang_up(ours)
         process.close_theirs(theirs)
@@ -282,7 +284,7 @@ def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.s
         raise OSError("its socket was closed")
     arguments = protocol.pack(dict(job.arguments))
     try:
-        how = limits.after_waiting(0.0), job.reusable and limits == Limits()
+        how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
         protocol.send(zygote.control, (job.function, *how), (theirs.fileno(), arguments))
     finally:
         os.close(arguments)
@@ -347,6 +349,7 @@ def failure(death: Crash, command: tuple[str, ...], backend: str, limits: Limits
         if death.signal
         else "The compiler's process exited without a result.",
         "timeout": f"The compiler was killed after its time limit of {round(seconds, 2) or seconds:g} s.",
+        "memory": f"The compiler was killed beyond its memory limit of {limits.memory} bytes.",
         "start": f"The compiler could not be run: {death.text}",
     }
     kind = "start" if death.kind == "load" else death.kind

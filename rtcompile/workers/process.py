@@ -243,11 +243,13 @@ def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, in
 def bare(function: str, *words: str) -> list[str]:
     """Return the command that calls a function of rtcompile without site-packages and PYTHON* variables."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if entry := getattr(sys, "rtcompile_worker", ""):  # a frozen application with rtcompile's hook
+        return [sys.executable, entry, package, function, *words]
     zygote = os.path.join(package, "workers", "zygote.py")
     if not os.path.isfile(zygote) and not os.path.isfile(f"{zygote}c"):  # cx_Freeze keeps .pyc
         raise FileNotFoundError(
-            f"workers run rtcompile's files with a Python, and {package} has none: keep them in the application "
-            "(PyInstaller's --collect-all rtcompile), or ship a bundle of the kernels"
+            f"workers run rtcompile's files with a Python, and {package} has none: build the application with "
+            "PyInstaller, whose hook for rtcompile makes the application its own worker, or keep the files"
         )
     return [interpreter(), "-I", "-S", "-c", _BARE, package, function, *words]
 

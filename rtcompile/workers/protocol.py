@@ -41,6 +41,7 @@ _MAX_DESCRIPTORS = 4
 _LOG_BYTES_AT_EACH_END = 1 << 20
 _IN_MEMFD = ("in memfd",)
 _INT_BYTES = 4
+_MAGIC = b"rtcompile\n"  # the first bytes of every message
 
 # Every Python since 3.4 reads version 4; caller and worker may run different versions.
 _MARSHAL_VERSION = 4
@@ -102,9 +103,13 @@ def forget_stderr() -> None:
     os.lseek(2, 0, os.SEEK_SET)
 
 
+class NoMessage(Exception):
+    """What was received is none of these messages, so it is not decoded."""
+
+
 def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
     """Send one message with duplicates of the descriptors; a long value is sent in a memfd, the last one."""
-    frame = marshal.dumps(value, _MARSHAL_VERSION)
+    frame = _MAGIC + marshal.dumps(value, _MARSHAL_VERSION)
     if len(frame) > _MESSAGE_BYTES:
         long = pack(value)
         try:
@@ -118,7 +123,7 @@ def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) 
 
 
 def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
-    """Receive one message and its descriptors; None at the end of file."""
+    """Receive one message and its descriptors; None at the end of file. Raise `NoMessage` for anything else."""
     space = _socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT_BYTES)
     frame, ancillary, _, _ = socket.recvmsg(_MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
     descriptors = [
@@ -129,5 +134,7 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     ]
     if not frame:
         return None
-    value = marshal.loads(frame)  # noqa: S302  # both ends are one user's processes
+    if not frame.startswith(_MAGIC):
+        raise NoMessage(f"something other than a message of rtcompile arrived: {frame[:80]!r}")
+    value = marshal.loads(frame[len(_MAGIC) :])  # noqa: S302  # both ends are one user's processes
     return (unpack(descriptors.pop()) if value == _IN_MEMFD else value), descriptors

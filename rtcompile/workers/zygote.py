@@ -11,11 +11,13 @@ import fcntl
 import os
 import resource
 import select
+import sys
 import time
 
 from rtcompile.workers import protocol, scratch
-from rtcompile.workers.child import Child, Order, become, report, resolve
+from rtcompile.workers.child import Child, Order, anonymous_bytes, become, report, resolve
 
+_TICK = 0.05  # seconds between two checks of a child's memory
 _STACK_BYTES = 64 << 20
 _DESCRIPTORS = 4096
 _MOST_INHERITED = 65536
@@ -30,6 +32,8 @@ def main(parent: str, idle: str, temporary: str, name: str) -> None:
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
         zygote.serve()
+    except protocol.NoMessage as error:
+        sys.exit(f"The worker ended: {error}")
     finally:
         zygote.end()
     # The caller waits for the exit. A normal exit of the interpreter takes several milliseconds, and there is
@@ -105,6 +109,7 @@ class Zygote:
             return idle_since + self.idle - now
         looks = [1.0]
         looks += [max(0.0, child.deadline - now) for child in running if child.deadline is not None]
+        looks += [_TICK for child in running if child.memory is not None]
         # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
         return min(looks) + 0.001
 
@@ -121,13 +126,16 @@ class Zygote:
         if child.deadline is not None and time.monotonic() >= child.deadline:
             child.deadline = None
             child.kill("timeout")
+        if child.memory is not None and anonymous_bytes(child.pid) > child.memory:
+            child.memory = None
+            child.kill("memory")
 
     def _hear(self, child: Child) -> bool:
         """Receive the message that a child is done and waits for another job; False at its end."""
         try:
             if protocol.receive(child.channel) is None:
                 return False
-        except OSError:
+        except (OSError, protocol.NoMessage):
             return False
         self._close(child.finish())
         return True

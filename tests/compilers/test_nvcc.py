@@ -192,10 +192,15 @@ def test_an_nvcc_that_dies_without_output_is_reported(toolchain, tmp_path):
     assert failure.log.splitlines()[0] == "The compiler died due to signal 9."
 
 
-def test_nvcc_is_killed_at_its_time_limit(toolchain):
-    failure = failure_of(make_unit(ENDLESS), toolchain, Limits(timeout=0.05))
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [(Limits(timeout=0.05), "timeout"), (Limits(timeout=60, memory=1 << 20), "memory")],
+    ids=["time", "memory"],
+)
+def test_nvcc_is_killed_at_its_limits(limits, kind, toolchain):
+    failure = failure_of(make_unit(ENDLESS), toolchain, limits)
 
-    assert failure.kind == "timeout"
+    assert failure.kind == kind
 
 
 def test_without_a_host_compiler_there_is_no_nvcc(toolchain):

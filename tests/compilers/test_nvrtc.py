@@ -174,6 +174,14 @@ def test_a_compiler_that_hangs_is_killed_at_its_time_limit(library):
     assert "0.5 s" in outcome.log
 
 
+def test_a_compiler_that_uses_much_memory_is_killed_at_its_limit(library):
+    laughs = "".join(f"#define A{i + 1} {f'A{i} ' * 10}\n" for i in range(12))
+    limits = Limits(timeout=60, memory=60 << 20)
+    outcome = failure(library, f"#define A0 ha\n{laughs}A12", limits=limits)
+    assert outcome.kind == "memory"
+    assert str(60 << 20) in outcome.log
+
+
 def test_a_source_cannot_read_the_callers_environment(library, monkeypatch):
     monkeypatch.setenv("A_PASSWORD", "hunter2")
     outcome = failure(library, '#include "/proc/self/environ"')

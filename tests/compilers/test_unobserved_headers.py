@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import rtcompile
+from rtcompile.build import miss
 from rtcompile.compilers import observed, unobserved
 from tests.processes import forget_caches
 
@@ -92,6 +93,7 @@ def project(
     real = observed.job_fields
     # As if the probes had failed their check.
     monkeypatch.setattr(observed, "job_fields", lambda *given: {**real(*given), "unobserved": True})
+    monkeypatch.setattr(miss, "_observed", set())  # as in a process that cannot observe NVRTC
     return Project(tmp_path, request.param)
 
 
@@ -205,6 +207,13 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], ob
     assert not then
 
 
+def the_folder_above_swapped(root):
+    """Replace the tree by one of the same age, so only its identity differs."""
+    root.rename(root.parent / "old")
+    (root.parent / "another").rename(root)
+    (root / "made.txt").touch()  # makes the times of the swapped folder equal
+
+
 DURING: tuple[Change, ...] = (
     edited,
     edited_with_its_old_times,
@@ -213,6 +222,7 @@ DURING: tuple[Change, ...] = (
     edited_behind_the_link,
     lambda root: (root / "second/sub/opt.h").unlink(),
     lambda root: (root / "second/sub").rename(root / "second/away"),
+    the_folder_above_swapped,
 )
 
 

@@ -1,11 +1,13 @@
 """Folders that a build searched: a listing fixes their entries, and some are not the same for every process."""
 
+import os
 import shutil
 
 import pytest
 
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
+from tests.tables import from_table
 
 
 @pytest.fixture
@@ -60,9 +62,39 @@ def test_ignored_and_deeper_entries_change_no_listing(listed):
 # --- folders that are different ones for another process, or later -----------------------------------
 
 
-@pytest.mark.parametrize("path", ["/proc/self/cwd/a.h", "/dev/fd/3/a.h", "/sys/kernel/a.h"])
+@from_table
 def test_a_build_that_searched_a_volatile_folder_is_not_cached(tmp_path, path):
-    assert fileset.volatile([f"{tmp_path}/b.h", f"{tmp_path}/proc/a.h"]) == ""
+    for folder in ("-a", "zz", "deep/folder"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in (".", "-a", "zz", "deep"):
+        (tmp_path / folder / "link").symlink_to("/proc/self/cwd")
+    (tmp_path / "relative").symlink_to("./zz/../zz")
+    (tmp_path / "jump").symlink_to(tmp_path / "deep/folder")
+    path = path.format(tmp_path)
+    folder = path.rpartition("/")[0]
     assert fileset.volatile([f"{tmp_path}/b.h", path]) == (
-        f"{path.rpartition('/')[0]} may mean another folder in another process or at another time"
+        f"{folder} may mean another folder in another process or at another time"
     )
+
+
+def test_other_links_and_folders_are_not_volatile(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder/../folder")
+    paths = ["link/a.h", "link/../a.h", "folder/a.h", "missing/folder/a.h", "proc/a.h"]
+    assert fileset.volatile([f"{tmp_path}/{path}" for path in paths]) == ""
+
+
+@pytest.mark.parametrize(("links", "is_volatile"), [(40, False), (41, True)])
+def test_a_folder_behind_more_links_than_the_kernel_follows_is_volatile(
+    tmp_path, links, is_volatile
+):
+    (tmp_path / "0").mkdir()
+    for number in range(links):
+        (tmp_path / str(number + 1)).symlink_to(str(number))
+    assert os.access(tmp_path / str(links), os.F_OK) is not is_volatile
+    assert bool(fileset.volatile([f"{tmp_path}/{links}/a.h"])) is is_volatile
+
+
+def test_a_link_to_itself_is_volatile(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    assert fileset.volatile([f"{tmp_path}/loop/a.h"])

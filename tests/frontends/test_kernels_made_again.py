@@ -101,7 +101,7 @@ def test_equal_arguments_share_their_code_in_any_spelling(kernel, given, again):
     first = kernel(CODE % 1, "k", **given)
 
     assert build_of(kernel(CODE % 1, "k", **again)) is build_of(first)
-    assert build_of(kernel(CODE % 1, "k", **{**again, "timeout": 9})) is not build_of(first)
+    assert build_of(kernel(CODE % 1, "k", **{**again, "memory_limit": "9G"})) is not build_of(first)
 
 
 @pytest.mark.parametrize("options", [("-D\0",), (1,), None, ({},)])
@@ -111,11 +111,12 @@ def test_invalid_arguments_are_errors_each_time(kernel, options):
             kernel(CODE % 1, "k", options)
 
 
-def test_an_invalid_argument_that_equals_a_valid_one_is_an_error(kernel):
-    kernel(CODE % 1, "k", timeout=1)
+@pytest.mark.parametrize("name", ["timeout", "memory_limit"])
+def test_an_invalid_argument_that_equals_a_valid_one_is_an_error(kernel, name):
+    kernel(CODE % 1, "k", **{name: 1})
 
     with pytest.raises(InvalidRequest, match="True"):
-        kernel(CODE % 1, "k", timeout=True)
+        kernel(CODE % 1, "k", **{name: True})
 
 
 def test_a_kernel_used_first_in_another_folder_is_built_there(kernel, value_header, monkeypatch):

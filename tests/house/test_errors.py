@@ -88,7 +88,7 @@ def test_every_frontend_renders_the_advice_in_its_own_spelling():
 @pytest.mark.parametrize("frontend", ["command", "cell"])
 def test_hints_outside_python_contain_no_python(frontend):
     python = re.compile(
-        r"(?<!--)\b(?:backend|arch|target|fallback|timeout|name_expressions?)=(?!\w)"
+        r"(?<!--)\b(?:backend|arch|target|fallback|timeout|memory_limit|name_expressions?)=(?!\w)"
     )
     for known in MESSAGES:
         template = re.sub(r"\{(\w+)\}", r"\1", f"{known.cause} {known.fix}")  # any word will do

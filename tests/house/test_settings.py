@@ -39,8 +39,9 @@ def test_an_enormous_time_limit_means_no_limit(seconds):
 
 def test_arguments_take_precedence_over_the_environment():
     settings = Settings.from_environ({"RTCOMPILE_PCH": "1", "RTCOMPILE_FALLBACK": "never"})
-    changed = settings.override(pch=False, fallback="always", timeout=3)
-    assert (changed.pch, changed.fallback, changed.timeout) == (False, "always", 3.0)
+    changed = settings.override(pch=False, fallback="always", timeout=3, memory_limit="1G")
+    found = changed.pch, changed.fallback, changed.timeout, changed.memory_limit
+    assert found == (False, "always", 3.0, 1 << 30)
     assert settings.override() is settings
 
 

@@ -26,7 +26,7 @@ request = CompileRequest("", options=["-DN=1"], arch="sm_90", name_expressions=n
 options: tuple[str, ...] = request.options
 arch: Arch | None = request.arch
 codes: list[ObjectCode] = rtcompile.compile_many(
-    [request.replace(options=[f"-DN={n}"]) for n in range(4)], timeout=60
+    [request.replace(options=[f"-DN={n}"]) for n in range(4)], timeout=60, memory_limit="2G"
 )
 module = RawModule(code="", options=["-std=c++20"], name_expressions=names, arch=Arch(9, 0, "a"))
 loaded = RawModule(path=pathlib.Path("k.cubin"))

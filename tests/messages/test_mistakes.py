@@ -76,7 +76,7 @@ def calls() -> dict[str, Any]:
         "compile: old arch": lambda: rtcompile.compile(GOOD, arch="sm_42"),
         "compile: no device": lambda: rtcompile.compile(GOOD),
         "compile: link": lambda: rtcompile.compile(GOOD, arch="sm_80", link=["gone.o"]),
-        "compile: seconds": lambda: rtcompile.compile(GOOD, arch="sm_80", timeout="much"),
+        "compile: size": lambda: rtcompile.compile(GOOD, arch="sm_80", memory_limit="much"),
         "compile: bytes": lambda: rtcompile.compile(b"x", arch="sm_80"),
         "compile: \\xff option": lambda: rtcompile.compile(GOOD, arch="sm_80", options=["-I\0"]),
         "compile_many": lambda: rtcompile.compile_many([wrong, wrong], progress=False),

@@ -38,7 +38,7 @@ class Bench:
         unit = TranslationUnit(
             how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
         )
-        library, limits = toolchain.require_nvrtc(), Limits(how.seconds)
+        library, limits = toolchain.require_nvrtc(), Limits(how.seconds, how.memory)
         given = {"limits": limits, "pch": False, "cache_dir": None, "search": search}
         run = partial(nvrtc.compile, library=library, **given)
         attempts = None

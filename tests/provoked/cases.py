@@ -27,6 +27,7 @@ class Provoked:
     bare: bool = False  # no options are added: no -arch, no -std, no -default-device
     capability: tuple[int, int] | None = None
     seconds: float | None = None
+    memory: int | None = None
     plain: bool = False  # plain NVRTC, without rtcompile's options and precautions
     builtins: bool = True  # whether its second library is beside it
 

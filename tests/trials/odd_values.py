@@ -30,12 +30,12 @@ OPTIONS = [
 WORDS = [
     *("k.cu", "odd.cu", "empty", "nowhere", ".", "/", "-", "--", "", "\udcff", "²", "9" * 5000, "-o"),
     *("--arch", "sm_90", "--arch=90", "-n", "g", "f<", "--json", "--timeout", "nan", "inf", "-DX", "0"),
-    *("1e400", "--backend", "nvcc", "--target", "ptx", "list", "stats", "prune"),
+    *("--memory-limit", "1e400", "--backend", "nvcc", "--target", "ptx", "list", "stats", "prune"),
     *("verify", "--size", "-1", "--name", "a\nb", "--link", "--trace", "x", "-h", "--block", "--kernel"),
 ]  # fmt: skip
 # Settings by their names after RTCOMPILE_.
 ENVIRONMENT = [
-    *("FALLBACK", "PCH", "TIMEOUT", "CACHE_SIZE", "JOBS", "LOG", "JIT"),
+    *("FALLBACK", "PCH", "TIMEOUT", "MEMORY_LIMIT", "CACHE_SIZE", "JOBS", "LOG", "JIT"),
     *("CACHE_DIR", "CUTLASS_PATH", "BUNDLES"),
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from rtcompile.request.values import Arch
 from tests.trials.record import FULL, tally, times
 
 LIMIT = times(1.0, 3.0)
-LIMITS: dict[str, Any] = {"timeout": LIMIT}
+LIMITS: dict[str, Any] = {"timeout": LIMIT, "memory_limit": "2G"}
 # Nothing is measured here, so other programs on the machine do not matter.
 GRACE = times(30.0, 2.0)
 KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
@@ -170,6 +170,7 @@ def everyday(names: list[str], step: int) -> list[Any]:
 @pytest.mark.parametrize("name", everyday([*SOURCES], 12))
 def test_a_source_ends_within_its_limit(name, way, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_TIMEOUT", str(LIMIT))
+    monkeypatch.setenv("RTCOMPILE_MEMORY_LIMIT", "2G")
     source = SOURCES[name]()
     with tally(f"bomb that ends within its time limit and 2 s (a source, {way})") as trial, trial():
         took = seconds(lambda: SOURCE_WAYS[way](source))

@@ -146,6 +146,7 @@ class Calls:
             "fallback": ("auto", "never"),
             "pch": (True, False, 0),
             "timeout": (3, 0.5, "2"),
+            "memory_limit": ("2G", 1 << 31),
             "backend": ("auto", "nvrtc", "nvcc"),
             "target": ("ptx", "ltoir", "object", "fatbin"),
             "errors": ("return",),

@@ -7,12 +7,20 @@ from tests.trials.record import record, times
 
 pytestmark = pytest.mark.needs_compiler
 
+NEEDS = {"gevent": "gevent", lives.FROZEN: "PyInstaller"}
+
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize("life", lives.LIVES)
+@pytest.mark.parametrize(
+    "life",
+    [
+        pytest.param(life, marks=pytest.mark.slow if life == lives.FROZEN else ())
+        for life in lives.LIVES
+    ],
+)
 def test_nothing_more_stays_after_many_builds(life):
-    if life == "gevent":
-        pytest.importorskip("gevent")
+    if life in NEEDS:
+        pytest.importorskip(NEEDS[life])
     count = times(40, 1_000)
     _, early, late, ended = lives.lived(life, count)
     grown = {name for name in late if late[name] > early[name] and name != "resident MB"}

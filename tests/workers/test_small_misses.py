@@ -89,7 +89,8 @@ def test_consecutive_reusable_jobs_share_one_process(pool):
 def test_a_job_with_lasting_options_or_a_limit_has_its_own_process(pool):
     shared = compiled(pool, KERNEL % 1)["pid"]
     seen = {shared}
-    for changes in ({"reusable": False}, {"limits": Limits(timeout=60.0)}):
+    limits = Limits(timeout=60.0), Limits(memory=4 << 30)
+    for changes in ({"reusable": False}, *({"limits": each} for each in limits)):
         fresh = {compiled(pool, KERNEL % n, **changes)["pid"] for n in (2, 3)}
         assert len(fresh - seen) == 2, changes
         assert compiled(pool, KERNEL % 4)["pid"] == shared, changes

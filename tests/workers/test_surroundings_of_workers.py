@@ -11,6 +11,8 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
+from rtcompile.request.units import Limits
+from tests.jobs import output, shell
 from tests.processes import python, ran
 
 pytestmark = pytest.mark.needs_compiler
@@ -65,6 +67,17 @@ def test_builds_work_and_are_kept_with_closed_standard_descriptors(tmp_path, clo
         assert results.read_text().split("\n") == [hit] * 4 + nothing
     written = b"".join(path.read_bytes() for path in cache.rglob("*") if path.is_file())
     assert b"a C library's message" not in written
+
+
+def test_a_worker_that_receives_no_message_ends_with_an_error_that_says_so(pool):
+    output(pool.run(shell("true"), Limits()))
+    (zygote,) = pool.zygotes.values()
+    os.write(zygote.control.fileno(), b"warning: not of rtcompile")
+    zygote.reap()
+    assert zygote.last_stderr == (
+        "The worker ended: something other than a message of rtcompile arrived: "
+        "b'warning: not of rtcompile'"
+    )
 
 
 # --- the heap for precompiled headers, in each layout of memory --------------------------------

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -149,6 +150,14 @@ def test_a_time_limit_kills_the_job_and_its_children(pool, tmp_path):
 
 def test_processes_that_a_job_left_running_are_killed(pool):
     assert ended(output(pool.run(shell(f"({FOREVER}) >/dev/null 2>&1 & echo $!"), Limits())))
+
+
+@pytest.mark.takes_seconds
+def test_a_memory_limit_counts_all_processes_of_a_job(pool):
+    hog = f"{shlex.quote(sys.executable)} -c 'import time; held = bytearray(60 << 20); time.sleep(1000)'"
+    outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
+    assert isinstance(outcome, Crash)
+    assert outcome.kind == "memory"
 
 
 def test_a_worker_is_the_first_that_the_kernel_kills_for_memory(pool):

@@ -1,0 +1,13 @@
+"""Names what PyInstaller does not find itself: modules that are imported by name, and rtcompile's headers."""
+
+from PyInstaller.utils.hooks import collect_data_files, collect_submodules
+
+hiddenimports = collect_submodules(
+    "rtcompile", lambda name: not name.startswith("rtcompile.extras")
+)
+# These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches,
+# reproducers of crashes, and progress.
+hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.repeatable"]
+hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reproducer"]
+hiddenimports += ["rtcompile.extras.progress", "cuda.pathfinder"]
+datas = collect_data_files("rtcompile")
