@@ -1,6 +1,9 @@
 """Tests of `link=`: sources, objects and files become one program, and the key covers every input's contents."""
 
+import os
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +173,16 @@ def test_another_build_of_the_linker_links_again(runs, monkeypatch):
     assert (code.build.hit, runs) == (None, ["nvrtc", "nvjitlink", "nvrtc"])
     assert unlinked.build.hit is None
     assert compile("__global__ void unlinked() {}").build.hit == "memory"  # it was not linked
+
+
+def test_a_linked_program_without_headers_is_found_by_another_spelling():
+    built = compile(options=("-rdc=true",), link=[LIBRARY])
+    shutil.rmtree(Path(os.environ["RTCOMPILE_CACHE_DIR"], "index"))  # as in another environment, which has index entries of its own
+    forget_caches()
+
+    found = compile(options=("--relocatable-device-code=true",), link=[LIBRARY])
+
+    assert (found.build.hit, found.code) == ("disk", built.code)
 
 
 def test_a_linked_program_is_found_without_a_plan_until_one_of_its_files_changes(tmp_path, runs):
