@@ -98,3 +98,19 @@ def test_a_folder_behind_more_links_than_the_kernel_follows_is_volatile(
 def test_a_link_to_itself_is_volatile(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     assert fileset.volatile([f"{tmp_path}/loop/a.h"])
+
+
+def test_replaced_folders_have_another_identity(tmp_path):
+    folder = tmp_path / "above/folder"
+    before = fileset.identities([str(folder), "relative"])
+    assert {*before} == {str(folder), *map(str, folder.parents)}
+    folder.mkdir(parents=True)
+    made = fileset.identities([str(folder)])
+    assert {path for path in made if made[path] != before[path]} == {
+        str(folder),
+        str(folder.parent),
+    }
+    assert fileset.identities([str(folder)]) == made
+    (tmp_path / "above").rename(tmp_path / "away")
+    folder.mkdir(parents=True)
+    assert fileset.identities([str(folder)])[str(folder)] != made[str(folder)]
