@@ -177,7 +177,7 @@ def test_another_build_of_the_linker_links_again(runs, monkeypatch):
 
 def test_a_linked_program_without_headers_is_found_by_another_spelling():
     built = compile(options=("-rdc=true",), link=[LIBRARY])
-    shutil.rmtree(Path(os.environ["RTCOMPILE_CACHE_DIR"], "index"))  # as in another environment, which has index entries of its own
+    shutil.rmtree(Path(os.environ["RTCOMPILE_CACHE_DIR"], "index"))
     forget_caches()
 
     found = compile(options=("--relocatable-device-code=true",), link=[LIBRARY])
