@@ -1,6 +1,7 @@
-"""Queries libcuda and NVML for this machine's devices, by ctypes.
+"""Queries the driver for this machine's devices: through cuda-python, else libcuda and NVML by ctypes.
 
-If CuPy is loaded, the look-up has the capability from CuPy's runtime, and the driver confirms it while NVRTC compiles.
+cuda-python's import takes 20 ms. If CuPy is loaded, the look-up has the capability from CuPy's runtime, and
+cuda-python confirms it while NVRTC compiles.
 
 After `cuInit`, forked children cannot use CUDA. So rtcompile does not call it before the program does; NVML knows
 the devices without it.
@@ -13,6 +14,7 @@ import functools
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from rtcompile.errors import UnsupportedArch
 
@@ -22,7 +24,7 @@ LACKING = (OSError, AttributeError)  # library missing, or its error; an older l
 
 
 class Driver:
-    """libcuda or NVML."""
+    """libcuda or NVML, called without CuPy and cuda-python, which may be broken or missing."""
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         self._library = ctypes.CDLL(library)
@@ -60,17 +62,33 @@ def version() -> int:
 
 def capability_of_current() -> tuple[int, int]:
     """Return the compute capability of the current device; raise one of `LACKING` if there is none."""
-    driver = Driver()
-    driver("cuInit", 0)
-    context = ctypes.c_void_p()
-    driver("cuCtxGetCurrent", ctypes.byref(context))
+    try:
+        from cuda.bindings import driver as cuda_python
+    except ImportError:
+        return _capability_of_libcuda()
+
+    def call(function: Any, *arguments: Any) -> Any:
+        status, *values = function(*arguments)
+        if status:
+            raise OSError(int(status), f"{function.__name__}: {status.name} ({int(status)})")
+        return values[0] if values else None
+
+    try:
+        call(cuda_python.cuInit, 0)
+    except RuntimeError as error:  # no libcuda
+        raise OSError(str(error)) from None
+    context = int(call(cuda_python.cuCtxGetCurrent))
     # Without a context the runtime's current device is 0: cudaSetDevice makes one (CUDA 12 on).
-    device = driver.integer("cuCtxGetDevice") if context else driver.integer("cuDeviceGet", 0)
-    return driver.capability(device)
+    device = call(cuda_python.cuCtxGetDevice) if context else call(cuda_python.cuDeviceGet, 0)
+    of = cuda_python.CUdevice_attribute
+    major, minor = (
+        call(cuda_python.cuDeviceGetAttribute, of(each), device) for each in (_MAJOR, _MINOR)
+    )
+    return major, minor
 
 
 def confirm(of_cupy: Callable[[], tuple[int, int]]) -> None:
-    """Raise `UnsupportedArch` if CuPy's runtime and the driver differ about the device that the program uses."""
+    """Raise `UnsupportedArch` if CuPy's runtime and cuda-python differ about the device that the program uses."""
     if not _of_initialised():
         return
     try:
@@ -82,6 +100,15 @@ def confirm(of_cupy: Callable[[], tuple[int, int]]) -> None:
             f"the device has compute capability {reported} by the driver, and {cupys} by CuPy's CUDA "
             "runtime; pass arch='sm_90a' (or another), and run `rtcompile doctor`"
         )
+
+
+def _capability_of_libcuda() -> tuple[int, int]:
+    driver = Driver()
+    driver("cuInit", 0)
+    context = ctypes.c_void_p()
+    driver("cuCtxGetCurrent", ctypes.byref(context))
+    device = driver.integer("cuCtxGetDevice") if context else driver.integer("cuDeviceGet", 0)
+    return driver.capability(device)
 
 
 def capability_of_all() -> tuple[int, int] | None:
