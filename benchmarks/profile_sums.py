@@ -2,7 +2,7 @@
 
 Each source is profiled ROUNDS times and compiled as often without a profile, in turns; then built with
 the precompiled header of its includes. The quickest round is shown, since other processes disturb it least.
- Needs no GPU.
+No GPU is needed.
 `--save` writes benchmarks/results/profile_sums.json.
 """
 

@@ -13,8 +13,8 @@ from tests.trials.record import record, times
 CHUNKS = 8
 LINES = times(25, 625)  # of each chunk: 200, 5,000
 
-# `watch` never ends; `run` runs programs; `doctor` and `profile` run compilers despite RTCOMPILE_JIT=0.
-VERBS = sorted({*arguments.parser().verbs()} - {"watch", "run", "doctor", "profile"})
+# `run` runs programs; `doctor` and `profile` run compilers despite RTCOMPILE_JIT=0.
+VERBS = sorted({*arguments.parser().verbs()} - {"run", "doctor", "profile"})
 ENDLESS = ("-h", "--help")  # help ends the command
 FILES = ["k.cu", "k.cubin", "odd.cu", "empty", "folder", "k.json", "k.rtcb", "k.log"]
 VALUES = [
