@@ -159,7 +159,7 @@ def search(
         {"PATH": "", **(environ or {})},
         [str(folder) for folder in site_dirs],
         usual_roots=usual_roots,
-        **{"machine": "x86_64", "last": lambda _: (), **others},  # type: ignore[arg-type]
+        **{"machine": "x86_64", **others},  # type: ignore[arg-type]
     )
 
 
