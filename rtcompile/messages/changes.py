@@ -14,9 +14,8 @@ from rtcompile.messages.spot import Spot, in_line, spans, spot_of
 _MOST_FOUND = 8  # of one row: a hint is worth no more compiles than that
 _MOST_ARGUMENTS = 4  # of a call whose arguments are changed
 _TABLE = read_sections("changes.ini")
-_NEAR = (
-    300  # characters before the caret's line in which a row that searches around the caret begins
-)
+# A row that searches around the caret begins this many characters before the caret's line.
+_NEAR = 300
 _PATTERNS = ("near", "operand")  # words that are patterns themselves
 _NAME = re.compile(r"\{([a-z]\w*)\}")
 
