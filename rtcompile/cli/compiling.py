@@ -1,23 +1,36 @@
-"""``rtcompile compile``: compiles each source for each architecture, in parallel."""
+"""The verbs that take a source and a build's options: ``compile``, ``inspect``, ``profile`` and ``clangd``."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from concurrent.futures import Future, as_completed
 from typing import Any
 
+from rtcompile import toolkit
+from rtcompile.build import pipeline
 from rtcompile.build.many import submit
 from rtcompile.cli import exit_code, output
 from rtcompile.cli.output import overrides, requests, set_jobs
 from rtcompile.errors import InvalidRequest, RtcompileError
+from rtcompile.files import sealed
+from rtcompile.files.headers import SearchDir
+from rtcompile.inspect.cubin import kind_of
 from rtcompile.inspect.symbols import no_kernels, symbols
 from rtcompile.messages import diagnostics
 from rtcompile.messages.rendering import spelled
 from rtcompile.named import NamedTuple
+from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
+from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch, absolute
+from rtcompile.settings import Settings
+
+# --- ``rtcompile compile`` --------------------------------------------------------------------------
 
 _EXTENSIONS = {kind: f".{kind}" for kind in ("cubin", "ptx", "ltoir", "fatbin")} | {"object": ".o"}
 _MOST_WARNINGS = 5
@@ -32,7 +45,7 @@ class _FileBuild(NamedTuple):
 
 
 def run(given: Namespace) -> int:
-    """Build everything."""
+    """Compile each source for each architecture, in parallel."""
     set_jobs(given)
     builds = _builds(given)
     futures = submit([build.request for build in builds], overrides(given))
@@ -161,3 +174,133 @@ def _line(count: str, build: _FileBuild, built: ObjectCode) -> str:
         ptxas_lines = [text for text in built.build.log.split("\n") if text.startswith("ptxas ")]
         lines += [f"    {text}" for text in ptxas_lines if ": warning" not in text]
     return "\n".join(lines)
+
+
+# --- ``rtcompile inspect`` and ``profile``: what kernels take of a device, and their builds of time ----
+
+
+def inspect(given: Namespace) -> int:
+    """Print the resources of each kernel."""
+    from rtcompile.extras.resources import Report
+
+    found = [
+        Report.of(code, given.kernel, given.block, given.dynamic_shared)
+        for code in _subjects(given)
+    ]
+    texts = [
+        f"{each.title}\n{output.table(*each.rows()) if each.kernels else output.NO_KERNELS}"
+        for each in found
+    ]
+    results = [each.as_dict() for each in found]
+    output.print_result(given, {"what": given.what, "results": results}, "\n".join(texts))
+    return 0
+
+
+def _subjects(given: Namespace) -> list[ObjectCode | bytes]:
+    """Return the codes to inspect: a cubin, those of a source, or that of a cache entry."""
+    from rtcompile.cli.caching import find_entry
+    from rtcompile.extras.resources import REPORT_SPILLS
+
+    if not os.path.isfile(given.what):
+        return [find_entry(given.what).obj]
+    with open(given.what, "rb") as file:
+        data = file.read()
+    kind = kind_of(data)
+    if kind == "cubin":
+        return [data]
+    if kind is not None:
+        why = "only a cubin contains its kernels' resources"
+        raise InvalidRequest(f"{given.what} is {kind}: {why}")
+    settings = Settings.from_environ().override(**overrides(given))
+    found = requests(given, given.what, REPORT_SPILLS)
+    return [pipeline.build(request, settings) for request in found]
+
+
+def profile(given: Namespace) -> int:
+    """Print a profile per architecture, or one JSON object of them."""
+    from rtcompile.build.measured import measure
+    from rtcompile.extras.devtools.profile import Profile
+
+    if given.trace is not None and not given.trace.endswith(".json"):
+        raise InvalidRequest(f"--trace needs a file that ends in .json, not {given.trace!r}")
+    settings = Settings.from_environ().override(**overrides(given))
+    requested = list(requests(given, given.file))
+    if len(requested) > 1 and given.trace:
+        raise InvalidRequest("--trace is for one architecture: give one by --arch")
+    found = [Profile.of(measure(request, settings)) for request in requested]
+    width = output.terminal_width(sys.stdout, 0)
+    texts = [each.text(max(1, given.top), width) for each in found]
+    if given.trace:
+        found[0].save(given.trace)
+        texts.append(f"\n{absolute(given.trace)}")
+    profiles = [each.fields() for each in found]
+    output.print_result(given, {"file": given.file, "profiles": profiles}, "\n".join(texts))
+    return 0
+
+
+# --- ``rtcompile clangd``: the section of a project's ``.clangd`` with which clangd understands kernels ----
+
+# Clang knows fewer architectures than NVRTC. It parses for this one; a macro has the requested one.
+_CLANGS = Arch(8, 0)
+_TITLE = "# Written by `rtcompile clangd`; the next run replaces this section."
+# The section suppresses clang's errors for code that NVIDIA's compilers accept: `__shared__ alignas(16) float x[4];`,
+# launch bounds that a constexpr function computes, and a barrier in shared memory with a constructor.
+_SECTION = """\
+{title}
+If:
+  PathMatch: .*\\.cuh?
+CompileFlags:
+  Add: {flags}
+Diagnostics:
+  Suppress: [attribute_not_type_attr, attributes_not_allowed, attribute_argument_n_type, shared_var_init]
+"""
+
+
+def clangd(given: Namespace) -> int:
+    """Write the section, and keep the file's other sections."""
+    path = os.path.join(absolute(given.root), ".clangd")
+    options = compiler_options.parse(given.compiler_options)
+    search = toolkit.current(Settings.from_environ()).search
+    flags = _flags(options, Arch.parse(given.arch or "sm_80"), search)
+    listed = json.dumps(flags, indent=4, ensure_ascii=False)  # which is YAML, too
+    section = _SECTION.format(title=_TITLE, flags=listed)
+    try:
+        before = sealed.read_text(path) if os.path.exists(path) else ""
+        others = [part for part in before.split("---\n") if part.strip() and _TITLE not in part]
+        text = "---\n".join([*(f"{part.rstrip()}\n" for part in others), section])
+        sealed.publish(path, text.encode(), durable=False, mode=0o666)
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from None
+    output.print_result(
+        given, {"path": path}, f"{path}: its section for .cu and .cuh is up to date"
+    )
+    return 0
+
+
+def _flags(options: Options, arch: Arch, search: Sequence[SearchDir]) -> tuple[str, ...]:
+    """Return clang's options for those of NVRTC."""
+    preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
+    std = options.get("std") or "c++17"
+    return (
+        "-xcuda",
+        f"--cuda-gpu-arch={_CLANGS}",
+        "--cuda-device-only",
+        "-nocudainc",  # clang's own wrapper, which needs a toolkit that it knows
+        "-nocudalib",
+        f"-std={std}",
+        "-Wno-unknown-cuda-version",
+        "-Wno-builtin-macro-redefined",
+        "-Wno-pragma-once-outside-header",
+        "-Xclang",
+        "-fcuda-allow-variadic-functions",
+        "-ferror-limit=0",
+        "-U__CUDA_ARCH__",
+        f"-D__CUDA_ARCH__={arch.number * 10}",
+        "-include",
+        next(filter(os.path.isfile, preludes), ""),
+        *(f"-{kind}{macro}" for kind, macro in options.macros),
+        *(f"-I{absolute(directory)}" for directory in options.include_dirs),
+        # The host's C++ library is used instead of the shims for NVRTC.
+        *(arg for label, path in search if label != "shims" for arg in ("-isystem", path)),
+        *(arg for header in options.pre_includes for arg in ("-include", header)),
+    )

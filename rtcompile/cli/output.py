@@ -166,10 +166,8 @@ def requests(given: Namespace, file: str, *more_options: str) -> Iterator[Compil
         data, name = sys.stdin.buffer.read(), "stdin.cu"
     else:
         with open(file, "rb") as opened:
-            data, name = (
-                opened.read(),
-                absolute(file),
-            )  # by its path the compiler finds quoted includes
+            data = opened.read()
+        name = absolute(file)  # by its path the compiler finds quoted includes
     source = decoded(data, file)
     options = [
         *(f"-I{directory}" for directory in given.include_dirs),

@@ -12,7 +12,7 @@ from cupy.cuda import compiler  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile.build import planned  # noqa: E402
 from rtcompile.cli import bundling  # noqa: E402
-from rtcompile.cli.to_bundle import read  # noqa: E402
+from rtcompile.cli.bundling import read  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.lookup import bundles as index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
