@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
-from rtcompile.toolkit import advice
-from rtcompile.toolkit.catalogue import OTHERS, PARTS, Part
+from rtcompile.toolkit.catalogue import OTHERS, PARTS, Part, command
 from rtcompile.toolkit.model import Toolchain, output_of
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
         return why, _into_nvccs(found, toolchain.found_via.get("nvcc", ""), nvcc, folder)
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:
         why = f"and NVRTC's own file, {where}, has only those that most kernels need"
-        return why, advice.command([found], "wheels13", toolchain.nvrtc.version_pair)
+        return why, command([found], "wheels13", toolchain.nvrtc.version_pair)
     return (
         f"which is installed, {where}, without this file",
         "Compare the name with its files.",
@@ -80,7 +79,7 @@ def _into_nvccs(part: Part, found_via: str, nvcc: Executable, folder: str) -> st
     """Return how to make the headers visible to nvcc."""
     # No wheel of CUDA 12 has nvcc.
     if layout := {"site-packages": "wheels13", "conda": "conda"}.get(found_via):
-        return advice.command([part], layout, nvcc.version_pair)
+        return command([part], layout, nvcc.version_pair)
     # A folder that contains only cuRAND is safe as -I; others would mix with nvcc's own headers.
     add = f", or add -I{folder} to the options" if part.name == "curand" else ""
     return f"Install it into the toolkit that nvcc is of{add}."

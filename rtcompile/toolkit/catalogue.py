@@ -193,6 +193,30 @@ OTHERS = (
 WHEELS = {"wheels13": 13, "wheels12": 12}
 
 
+def command(parts: Sequence[Part], layout: str, release: tuple[int, int]) -> str:
+    """Return the command that installs `parts` of a CUDA release; "" if the layout lacks a package."""
+    major, minor = release
+    packages = [part.package(layout) for part in parts]
+    if not all(packages):
+        return ""
+    if layout == "conda":
+        return f"`conda install {' '.join(packages)} cuda-version={major}.{minor}`."
+    wanted = [
+        f'"{package}=={wheel_version(part.name, major, minor)}.*"'
+        for part, package in zip(parts, packages, strict=True)
+    ]
+    return f"`pip install {' '.join(wanted)}`."
+
+
+def wheel_version(part: str, major: int, minor: int) -> str:
+    """Return the version of a part's wheel that came with CUDA `major`.`minor`."""
+    if part == "curand":
+        return f"10.{major - 9}.{minor + 1 if major == 12 else minor}"
+    if part == "cccl" and (major, minor) >= (13, 3):  # numbered 13.<CCCL's own version>
+        return f"{major}.3.{minor}"
+    return f"{major}.{minor}"
+
+
 # --- Reads versions from metadata, headers and file names, without loading any library ------------
 
 # The version macros are near the top, after the licence; cuda_runtime_api.h has 600 KB.

@@ -16,7 +16,8 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.lookup.environment import on_path
 from rtcompile.request.values import absolute
 from rtcompile.settings import cuda_of_cupy
-from rtcompile.toolkit import advice, catalogue, model
+from rtcompile.toolkit import catalogue, model
+from rtcompile.toolkit.catalogue import Part
 from rtcompile.toolkit.model import Executable, Library, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
     CUTLASS_MARKER,
@@ -25,6 +26,7 @@ from rtcompile.toolkit.roots import (
     SearchContext,
     Toolset,
     choose,
+    conda_prefixes,
     cupy_cccl,
     find_cutlass,
     given,
@@ -62,7 +64,7 @@ def find(
             versions = {"nvrtc": chosen.nvrtc.version}
             roots.append(Root(folder, "bundled", "NVRTC", where.targets, versions))
             chosen = choose(roots, major, spare)
-    problems = [*advice.useless_variables(where, roots)]
+    problems = [*_useless_variables(where, roots)]
     return _Assembly(where, roots, chosen, problems).toolchain()
 
 
@@ -123,13 +125,13 @@ class _Assembly:
         if builtins is None:
             self.problems.append(
                 f"libnvrtc-builtins is not beside {nvrtc.path}: nothing will compile. "
-                f"Reinstall it: {advice.install([catalogue.PART['nvrtc']], nvrtc)}"
+                f"Reinstall it: {_install([catalogue.PART['nvrtc']], nvrtc)}"
             )
         paths: dict[str, str] = {}
         for name in ("nvrtc", "nvjitlink", "cudadevrt"):
             hit = chosen.hits.get(name)
             if hit is None:
-                why = advice.why_missing(catalogue.PART[name], chosen)
+                why = _why_missing(catalogue.PART[name], chosen)
                 self.lacks(name, why, problem=chosen.mixes(name))
                 continue
             self.found(name, hit.version or nvrtc.version, hit.root.found_via, hit.path)
@@ -154,7 +156,7 @@ class _Assembly:
                 if name == "cudart" and hit.root.layout == "bundled":  # without the runtime's API
                     self.searches("bundled-shims", self.shims, "bundled")
                 continue
-            why = advice.why_missing(catalogue.PART[name], chosen)
+            why = _why_missing(catalogue.PART[name], chosen)
             cupys = cupy_cccl(self.where) if name == "cccl" else None
             if cupys is None:
                 self.lacks(name, why, problem=catalogue.PART[name].required or chosen.mixes(name))
@@ -229,8 +231,8 @@ class _Assembly:
                 best = program, found_via
                 break
         if best is None:
-            looked = f"nvcc not found; looked in {advice.looked_in(self.where)}, PATH."
-            self.lacks("nvcc", f"{looked} {advice.install_nvcc(nvrtc)}")
+            looked = f"nvcc not found; looked in {_looked_in(self.where)}, PATH."
+            self.lacks("nvcc", f"{looked} {_install_nvcc(nvrtc)}")
             return None
         program, found_via = best
         self.found("nvcc", program.version, found_via, *model.files_of_nvcc(program))
@@ -238,7 +240,7 @@ class _Assembly:
             self.problems.append(
                 f"nvcc {program.version} ({program.path}) is of another CUDA than NVRTC "
                 f"{nvrtc.version}: what NVRTC cannot compile is built by it, with its own headers, "
-                f"and runs only on a driver of CUDA {program.version_pair[0]}. {advice.install_nvcc(nvrtc)}"
+                f"and runs only on a driver of CUDA {program.version_pair[0]}. {_install_nvcc(nvrtc)}"
             )
         return program
 
@@ -280,8 +282,8 @@ class _Assembly:
         # the chosen one.
         libraries = {}
         if self.chosen is None:
-            looked = advice.looked_in(self.where)
-            why = f"NVRTC not found; looked in {looked}. {advice.INSTALL_ANYTHING}"
+            looked = _looked_in(self.where)
+            why = f"NVRTC not found; looked in {looked}. {_INSTALL_ANYTHING}"
             self.lacks("nvrtc", why, problem=True)
         else:
             libraries = self.libraries(self.chosen)
@@ -322,7 +324,7 @@ def _out_of_step(nvcc: Executable, root: Root | None, nvrtc: Hit | None) -> str:
         return ""
     own = Hit(catalogue.PART["nvcc"], os.path.dirname(nvcc.path), nvcc.path, nvcc.version, root)
     # In a folder shared with NVRTC, the other parts must get NVRTC's version; NVRTC must not get nvcc's.
-    fix = advice.install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
+    fix = _install_nvcc(nvrtc if nvrtc and nvrtc.root == root else own)
     for name in ("nvvm", "crt", "cudart"):
         part = catalogue.PART[name]
         hit = root.look(part)
@@ -337,3 +339,95 @@ def _out_of_step(nvcc: Executable, root: Root | None, nvrtc: Hit | None) -> str:
                 f"({culprit.path}) are of different versions: nvcc is not used. {fix}"
             )
     return ""
+
+
+# --- Sentences about missing parts: fact, evidence, next step -------------------------------------
+
+_INSTALL_ANYTHING = (
+    '`pip install "rtcompile[cuda12]"` or `"rtcompile[cuda13]"`, or set CUDA_PATH to a toolkit.'
+)
+
+
+def _looked_in(where: SearchContext) -> str:
+    """Return the folders that were searched, for "looked in …"."""
+    named = [f"{name}={where.environ[name]}" for name in given(catalogue.CUDA_ENVIRONMENT, where)]
+    named[:0] = [f"conda's {prefix}" for prefix in conda_prefixes(where)]
+    return ", ".join(["site-packages/nvidia", *named, *where.usual_roots])
+
+
+def _useless_variables(where: SearchContext, roots: Sequence[Root]) -> Iterator[str]:
+    """Yield a sentence for each variable that names no toolkit."""
+    for name in given(catalogue.CUDA_ENVIRONMENT, where):
+        path = absolute(where.environ[name])
+        root = next((root for root in roots if root.path == path), None)
+        if root and not any(root.look(part) for part in catalogue.PARTS):
+            state = "contains no CUDA toolkit" if os.path.isdir(path) else "is not there"
+            yield f"{name}={where.environ[name]} {state}: ignored. Correct it or unset it."
+
+
+def _why_missing(part: Part, chosen: Toolset) -> str:
+    """Return why the set lacks `part`, and the command that completes the set."""
+    nvrtc = chosen.nvrtc
+    here = f"NVRTC {nvrtc.version} ({nvrtc.path})"
+    if part.name in chosen.rejected:
+        hit, culprit = chosen.rejected[part.name]
+        version = f"version {culprit.version or 'unknown'} ({culprit.path}) does not go with {here}"
+        replaces = " This replaces the other version." if chosen.mixes(part.name) else ""
+        if culprit.part == part:
+            fact = f"{part.what}: {version} and is not used."
+        else:
+            fact = (
+                f"{part.what}: {hit.directory} is not searched, because it also contains "
+                f"{culprit.part.what}, whose {version}."
+            )
+        return f"{fact} {_complete(part, chosen)}{replaces}"
+    package = part.package(nvrtc.root.layout)
+    installed = nvrtc.root.installed.get(package)
+    if installed:  # nvidia-cuda-runtime-cu12 12.8 has no libcudadevrt.a, 12.9 has
+        return (
+            f"{part.what} not found for {here}: {package} {installed} is installed without it. "
+            f"{_install_toolkit(nvrtc)}"
+        )
+    return f"{part.what} not found for {here}. {_complete(part, chosen)}"
+
+
+def _complete(part: Part, chosen: Toolset) -> str:
+    """Return the command that installs `part`, together with all other missing required parts."""
+    lacking = chosen.lacking() if part.required else []
+    wanted = [part, *(other for other in catalogue.PARTS if other.name in lacking)]
+    # Replace the part that makes a folder unfit, not the others in that folder.
+    culprits = {
+        chosen.rejected[p.name][1].part.name if p.name in chosen.rejected else p.name
+        for p in wanted
+    }
+    return _install([p for p in catalogue.PARTS if p.name in culprits], chosen.nvrtc)
+
+
+def _install(parts: Sequence[Part], nvrtc: Hit) -> str:
+    """Return the command that installs `parts` at NVRTC's version, by NVRTC's package manager."""
+    release = version_pair(nvrtc.version)
+    layout = f"wheels{release[0]}" if nvrtc.root.layout == "toolkit" else nvrtc.root.layout
+    none = f"No wheel of CUDA {release[0]} has it. {_install_toolkit(nvrtc)}"
+    return catalogue.command(parts, layout, release) or none
+
+
+def _install_nvcc(compiler: Hit | None) -> str:
+    """Return how to install an nvcc of a compiler's version, or of any version without a compiler."""
+    if compiler is None:
+        return (
+            '`pip install "rtcompile[cuda13]"` installs it. For CUDA 12 no wheel has it: install a CUDA '
+            "toolkit, NVIDIA's or by `conda install cuda-toolkit`, and set CUDA_PATH to it."
+        )
+    major = version_pair(compiler.version)[0]
+    by_pip = compiler.root.layout != "conda" and major == 13
+    names = ("nvcc", "nvvm", "crt", "cudart") if by_pip else ("nvcc",)
+    return _install([part for part in catalogue.PARTS if part.name in names], compiler)
+
+
+def _install_toolkit(nvrtc: Hit) -> str:
+    """Return advice for a part that no wheel of NVRTC's version has."""
+    major, minor = version_pair(nvrtc.version)
+    return (
+        f"Install the CUDA toolkit {major}.{minor}, NVIDIA's or by `conda install cuda-toolkit "
+        f"cuda-version={major}.{minor}`, and set CUDA_PATH to it."
+    )

@@ -16,7 +16,7 @@ from rtcompile.messages import rendering
 from rtcompile.messages.available import missing_header
 from rtcompile.settings import Settings
 from rtcompile.toolkit import current
-from rtcompile.toolkit.advice import wheel_version
+from rtcompile.toolkit.catalogue import wheel_version
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find
 from tests.processes import ran
