@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from rtcompile._version import __version__
+from rtcompile import __version__
 
 # An installed package is byte-compiled. With this variable every measured process would compile rtcompile's
 # modules again, which takes 20 ms that users do not pay.

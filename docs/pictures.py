@@ -15,7 +15,7 @@ from tests.house.test_imports import MODULES, imported_by, module_of
 
 PAGE = Path(__file__).parent / "architecture.md"
 BEGIN, END = "<!-- drawn by docs/pictures.py -->\n", "<!-- end of the picture -->\n"
-_LEFT_OUT = ("_version", "__main__", "types")  # `types` has names of other modules
+_LEFT_OUT = ("__main__", "types")  # `types` has names of other modules
 # The rooms that have one box together.
 _JOINED = (
     "api, frontends",

@@ -14,7 +14,8 @@ if type(__spec__.loader).__name__ == "zipimporter":
     )
 
 from rtcompile import forks as forks  # before another thread imports any other part
-from rtcompile._version import __version__ as __version__
+
+__version__ = "0.2.0"
 
 # The public names, by the module that defines them.
 _NAMES = {

@@ -6,7 +6,6 @@ A test compares them with those of ``__init__.py``.
 from rtcompile import cache as cache
 from rtcompile import messages as messages
 from rtcompile import types as types
-from rtcompile._version import __version__ as __version__
 from rtcompile.api import compile as compile
 from rtcompile.build.many import compile_many as compile_many
 from rtcompile.build.many import submit_many as submit_many
@@ -38,6 +37,8 @@ from rtcompile.lookup.bundles import use_bundle as use_bundle
 from rtcompile.request.object_code import ObjectCode as ObjectCode
 from rtcompile.request.request import CompileRequest as CompileRequest
 from rtcompile.request.values import Arch as Arch
+
+__version__: str
 
 _HOME: dict[str, str]
 _STORES: str

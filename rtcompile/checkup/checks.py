@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 
-from rtcompile._version import __version__
+from rtcompile import __version__
 from rtcompile.errors import InvalidRequest, UnsupportedArch
 from rtcompile.extras.cluster.settings import RemoteSettings, first_line
 from rtcompile.extras.cluster.stores import Stores

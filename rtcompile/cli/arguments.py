@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from rtcompile._version import __version__
+from rtcompile import __version__
 from rtcompile.errors import InvalidRequest
 from rtcompile.request.values import absolute
 

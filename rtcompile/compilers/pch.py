@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from rtcompile import forks
-from rtcompile._version import __version__
+from rtcompile import __version__, forks
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, decode_records, encode_records
 from rtcompile.files.headers import file_clock_ns

@@ -11,8 +11,7 @@ import struct
 import sys
 import time
 
-from rtcompile import forks
-from rtcompile._version import __version__
+from rtcompile import __version__, forks
 from rtcompile.errors import InvalidRequest, warn
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest

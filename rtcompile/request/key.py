@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from rtcompile._version import __version__
+from rtcompile import __version__
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to

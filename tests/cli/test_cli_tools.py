@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import CompileError
-from rtcompile._version import __version__
+from rtcompile import CompileError, __version__
 from rtcompile.cli import main, output
 from rtcompile.cli.arguments import parser
 from tests.processes import command, python, ran

@@ -15,7 +15,7 @@ PACKAGE = Path(rtcompile.__file__).parent
 
 # A room may import those in the lines above its own, and modules of its own room.
 ROOMS = (
-    "_version diagnostic errors forks named styling",
+    "diagnostic errors forks named styling",
     "files",
     "request",
     "settings logs",
@@ -268,7 +268,9 @@ def test_type_checkers_see_the_existing_names():
     def names(stub: str) -> set[str]:
         body = ast.parse((PACKAGE / stub).read_text()).body
         found = [node.names for node in body if isinstance(node, ast.ImportFrom)]
-        return {str(alias.asname) for names in found for alias in names}
+        stated = [ast.unparse(node.target) for node in body if isinstance(node, ast.AnnAssign)]
+        stated = [name for name in stated if name.startswith("__") or name[0] != "_"]
+        return {*stated, *(str(alias.asname) for names in found for alias in names)}
 
     assert names("__init__.pyi") == {*dir(rtcompile), "load_ipython_extension"}
     assert names("types.pyi") == {*dir(rtcompile.types)}
