@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import _machine
-from rtcompile.compilers.unobserved import record
+from rtcompile.compilers.observed import record
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.request.key import KeyInputs

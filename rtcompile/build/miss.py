@@ -302,13 +302,13 @@ class Miss:
         self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
     ) -> FileSet:
         """Return the dependencies of an outcome if the compiler's file accesses were not intercepted."""
-        from rtcompile.compilers import unobserved
+        from rtcompile.compilers import observed
 
         request = self.plan.request
         defined = (f"#define {option}" for option in request.options)
         named = (f"#include <{header}>" for header in missing_headers(outcome.log))
         texts = [request.source, *(text for _, text in request.headers), *defined, *named]
-        found = unobserved.record(
+        found = observed.record(
             outcome.trace or (),
             searched,
             source="\n".join(texts),

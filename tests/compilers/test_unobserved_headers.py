@@ -12,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile.build import miss
-from rtcompile.compilers import observed, unobserved
+from rtcompile.compilers import observed
 from tests.processes import forget_caches
 
 pytestmark = pytest.mark.needs_compiler
@@ -195,14 +195,14 @@ def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(projec
 def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
     """A list of functions that run after the compiler, before its result is used."""
     then: list[Callable[[], object]] = []
-    original = unobserved.record
+    original = observed.record
 
     def first(*given: Any, **more: Any) -> Any:
         while then:
             then.pop()()
         return original(*given, **more)
 
-    monkeypatch.setattr(unobserved, "record", first)
+    monkeypatch.setattr(observed, "record", first)
     yield then
     assert not then
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.compilers import unobserved
+from rtcompile.compilers import observed
 from rtcompile.errors import CompileError, CompilerCrashed
 from rtcompile.settings import Settings
 from rtcompile.store import locks, store
@@ -33,7 +33,7 @@ def test_one_of_many_threads_builds(cache):
         start.wait()
         with kept.building(inputs):
             if kept.find(inputs) is None:
-                kept.add(inputs, make_object(), unobserved.record((), ()))
+                kept.add(inputs, make_object(), observed.record((), ()))
                 return True
         return False
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.compilers import unobserved
+from rtcompile.compilers import observed
 from rtcompile.files import headers as file_times
 from tests.key_inputs import HeaderTree
 from tests.tables import from_table
@@ -106,7 +106,7 @@ def test_a_build_whose_dependencies_are_not_known_is_not_cacheable(
 
 
 def test_a_folder_with_too_many_subfolders_is_not_cacheable(tree, monkeypatch):
-    monkeypatch.setattr(unobserved, "_MAX_FOLDERS", 4)
+    monkeypatch.setattr(observed, "_MAX_FOLDERS", 4)
     recorded = tree.record("user1/a.h")
     assert not recorded.uncacheable
     tree.write("user1/a.h", "#include <1/x.h>\n#include <2/x.h>\n#include <3/x.h>\n")
@@ -116,7 +116,7 @@ def test_a_folder_with_too_many_subfolders_is_not_cacheable(tree, monkeypatch):
 
 
 def test_a_header_found_by_a_relative_path_is_not_cacheable(tree):
-    recorded = unobserved.record(["rel.h"], tree.search)
+    recorded = observed.record(["rel.h"], tree.search)
     assert "relative path" in recorded.uncacheable
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.compilers import unobserved
+from rtcompile.compilers import observed
 from rtcompile.errors import RtcompileWarning
 from rtcompile.files import headers as file_times
 from rtcompile.request.key import KeyInputs
@@ -22,7 +22,7 @@ from tests.key_inputs import make_key_inputs, make_object, open_store
 def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
     inputs = make_key_inputs(source=source)
     with kept.building(inputs):
-        kept.add(inputs, make_object(code), unobserved.record((), ()))
+        kept.add(inputs, make_object(code), observed.record((), ()))
     return inputs
 
 

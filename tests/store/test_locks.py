@@ -13,7 +13,7 @@ import pytest
 
 import rtcompile
 from rtcompile.build import planned
-from rtcompile.compilers import nvrtc, unobserved
+from rtcompile.compilers import nvrtc, observed
 from rtcompile.errors import CompileTimeout, RtcompileWarning
 from rtcompile.files import headers as file_times
 from rtcompile.request.key import KeyInputs
@@ -64,7 +64,7 @@ def test_code_that_another_process_built_in_time_is_a_hit(built_elsewhere, input
 
     def finish() -> None:
         other = another_processs_store()
-        other.add(inputs, make_object(code), unobserved.record((), ()))
+        other.add(inputs, make_object(code), observed.record((), ()))
         built_elsewhere.close()
 
     timer = threading.Timer(0.2, finish)

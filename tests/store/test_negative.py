@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rtcompile.compilers import unobserved
+from rtcompile.compilers import observed
 from rtcompile.files.fileset import FileSet
 from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.store import folder, inventory
@@ -77,7 +77,7 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
     refused = failure(log, trace=(read,))
     source = '#include <read.h>\n#include "missed.h"'
     name = "/project/kernel.cu"
-    found = unobserved.record((read,), tree.search, source=source, name=name)
+    found = observed.record((read,), tree.search, source=source, name=name)
     open_store(cache).negative.remember(inputs, Remembered(refused, "", found))
 
     def finds(**other: Any) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.compilers import unobserved
+from rtcompile.compilers import observed
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
@@ -37,7 +37,7 @@ def kept(cache: Path, source: str) -> bytes:
     store, inputs = open_store(cache), make_key_inputs(source=source)
     with store.building(inputs):
         made = make_object(code_of(source))
-        assert store.add(inputs, made, unobserved.record((), ())) == ""
+        assert store.add(inputs, made, observed.record((), ())) == ""
     return made.code
 
 
@@ -55,7 +55,7 @@ def begin_a_writer(program: subprocess.Popen[str]) -> None:
 WRITERS = """
 import itertools, os, sys
 from pathlib import Path
-from rtcompile.compilers import unobserved as headers
+from rtcompile.compilers import observed as headers
 from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
 
@@ -121,7 +121,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_wrong_object(tmp_path):
 HAMMER = """
 import random, sys
 from pathlib import Path
-from rtcompile.compilers import unobserved as headers
+from rtcompile.compilers import observed as headers
 from tests.key_inputs import make_object, make_key_inputs, open_store
 from tests.trials.test_cache_faults import code_of
 cache, seed = Path(sys.argv[1]), int(sys.argv[2])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.compilers import unobserved
+from rtcompile.compilers import observed
 from rtcompile.lookup import environment as environments
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Toolchain
@@ -43,7 +43,7 @@ def fill(cache: Path, code: bytes) -> None:
     """Keep a build and a toolchain, which names libraries that a process loads."""
     kept = open_store(cache)
     with kept.building(WANTED):
-        kept.add(WANTED, make_object(code), unobserved.record((), ()))
+        kept.add(WANTED, make_object(code), observed.record((), ()))
     toolkit.write(
         Settings(cache_dir=str(cache)),
         "key",
