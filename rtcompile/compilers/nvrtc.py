@@ -70,8 +70,8 @@ def compile(
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
 
-    with prefix.wanted(limits.timeout, _maker(unit, library, limits, search)):
-        outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
+    with prefix.wanted(limits.timeout, _maker(prefix, unit, library, limits, search)):
+        outcome, header = _run(unit, library, limits, search, meanwhile, prefix.find)
         if not _trust_result(outcome, unit, header):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
@@ -92,7 +92,7 @@ def precompile(
     """Have an idle core make the precompiled header of a unit that no build needs yet."""
     prefix = _prefix(unit, library, cache_dir)
     if prefix is not None:
-        prefix.bet(_maker(unit, library, limits, search))
+        prefix.bet(_maker(prefix, unit, library, limits, search))
 
 
 def observe(
@@ -123,12 +123,17 @@ def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix |
 
 
 def _maker(
-    unit: TranslationUnit, library: Library, limits: Limits, search: Sequence[SearchDir]
+    prefix: Prefix,
+    unit: TranslationUnit,
+    library: Library,
+    limits: Limits,
+    search: Sequence[SearchDir],
 ) -> Make:
-    def make(own: Prefix, timeout: float, aside: bool) -> tuple[Compiled | CompileFailure, float]:
-        alone = unit._replace(source=own.text, name_expressions=())
+    alone = unit._replace(source=prefix.text, name_expressions=())
+
+    def make(path: str, timeout: float, aside: bool) -> tuple[Compiled | CompileFailure, float]:
         given = limits._replace(timeout=timeout)
-        outcome, _ = _run(alone, library, given, search, None, own, aside=aside)
+        outcome, _ = _run(alone, library, given, search, create=path, aside=aside)
         if not aside and isinstance(outcome, Compiled):
             limits.after_waiting(outcome.milliseconds["queue"] / 1000)
         return outcome, _front_end(outcome, alone) / 1000
@@ -141,14 +146,15 @@ def _run(
     library: Library,
     limits: Limits,
     search: Sequence[SearchDir],
-    meanwhile: Callable[[], object] | None,
-    prefix: Prefix | None = None,
+    meanwhile: Callable[[], object] | None = None,
+    find: Callable[[], Precompiled | None] = lambda: None,
     *,
+    create: str = "",
     aside: bool = False,
 ) -> tuple[Compiled | CompileFailure, Precompiled | None]:
-    """Compile once; return the outcome and the precompiled header that was used."""
+    """Compile once with the precompiled header that `find` returns, or create one; return the outcome and the header."""
     options = unit.flags + _own_options(unit, library)
-    reusable = is_forgotten(unit.flags)
+    reusable = is_forgotten(unit.flags) and not create
     minimal = library.version_pair >= _FIRST_COMPARED and needs_no_declarations(
         unit.source, unit.flags, unit.target
     )
@@ -157,17 +163,16 @@ def _run(
     def job() -> pool.Job:
         # Look for the header now, since it may have been made while the job was queued.
         nonlocal header
-        header = prefix.find() if prefix is not None else None
-        making = prefix is not None and prefix.is_made_here
+        header = find()
         arguments = {
             **observed.job_fields(unit, options, search),
             "minimal": minimal,
-            "reusable": reusable and not making,
+            "reusable": reusable,
             "pch": os.fsencode(header.path) if header is not None else b"",
-            "create_pch": os.fsencode(prefix.temporary) if prefix is not None and making else b"",
+            "create_pch": os.fsencode(create),
             "yields": aside,
         }
-        return job_of(library, "compile_unit", arguments, reusable=reusable and not making)
+        return job_of(library, "compile_unit", arguments, reusable=reusable)
 
     # A header that is made aside takes no slot, and gives way to all other processes.
     result = pool.shared().run_beside(job(), limits) if aside else pool.run(job, limits, meanwhile)

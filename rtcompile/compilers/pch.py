@@ -16,7 +16,6 @@ the dependencies, with their contents' digests.
 from __future__ import annotations
 
 import contextvars
-import copy
 import os
 import stat
 import threading
@@ -71,19 +70,10 @@ def worth_making(builds: int, front_end: float, failures: int = 0) -> bool:
     return saved >= _LEAST_SAVED and builds * saved >= _cost(front_end) * (1 << min(failures, 64))
 
 
-def worth_waiting(builds: float, front_end: float) -> bool:
-    """Return whether so many builds, one after another, are done sooner if they wait for the header."""
-    return builds * _saved(front_end) > _cost(front_end)
-
-
-def max_wait(front_end: float) -> float:
-    """Return how many seconds a build waits for a header in the making: half of what that would save."""
-    return max(0.0, _saved(front_end) / 2)
-
-
-def is_soon_made(begun: float, front_end: float) -> bool:
-    """Return whether a header that was begun `begun` seconds ago is probably done within `max_wait`."""
-    return _cost(front_end) - begun < max_wait(front_end)
+def is_worth_waiting(uses: float, front_end: float, begun: float, waited: float) -> bool:
+    """Return whether to wait, or to wait longer, for a header that was begun `begun` seconds ago."""
+    gain = uses * _saved(front_end)  # `uses`: how many builds it would serve, one after another
+    return _cost(front_end) - begun < gain and waited < gain
 
 
 def _saved(front_end: float) -> float:
@@ -170,22 +160,19 @@ class Precompiled(NamedTuple):
         return tuple([header.path for header in self.dependencies.headers])
 
 
-_guard = forks.lock()
-_wanted: Counter[str] = Counter()  # builds under way, by the key of their prefix
-_ahead: Counter[str] = Counter()  # those of a batch that did not wait for the header
+# It is for the tables below, and one thread at a time checks that a header is current: the others of its batch use the
+# result. Sixteen threads that check 392 files each take 150 ms, and spend 145 of them on handing over the GIL.
+_lock = forks.lock()
+_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
 # The times at which builds and threads of this process began to make a header, by its key.
 _making: dict[str, float] = {}
+_ahead: Counter[str] = Counter()  # how many builds did not wait for it
 # The threads that make a header on an idle core, or made one that no build has used, by its key.
 _bets: dict[str, tuple[threading.Thread, pool.Cancellation]] = {}
 
-# Compiles a prefix alone within so many seconds, on an idle core or in a slot; returns the outcome and the front
-# end's seconds.
-Make = Callable[["Prefix", float, bool], "tuple[Compiled | CompileFailure, float]"]
-
-# One thread at a time checks that a header is current, and the others of its batch use the result.
-# Sixteen threads that check 392 files each take 150 ms, and spend 145 of them on handing over the GIL.
-_looking = forks.lock()
-_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
+# Compiles a prefix alone to a header of this path within so many seconds, on an idle core or in a slot; returns the
+# outcome and the front end's seconds.
+Make = Callable[[str, float, bool], "tuple[Compiled | CompileFailure, float]"]
 
 
 class Prefix:
@@ -217,33 +204,26 @@ class Prefix:
         folder = f"{self._cache_dir}/pch"
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
-        self._lock_path = f"{cache_dir}/locks/pch-{self.key[:3]}"
-        self.is_made_here = False  # whether the header is being made for this build, in `temporary`
-        self._done = threading.Event()
         self._began = time.monotonic()
         self._began_ns = file_clock_ns()
-        self.temporary = f"{folder}/.{self.key}.pch-{os.getpid()}"
 
     @contextmanager
     def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
         """Before the body, a build, make or wait for the header if that pays; `make` runs here or on an idle core."""
-        with _guard:
-            _wanted[self.key] += 1
-        try:
+        with ExitStack() as stack:
             if (timeout is None or timeout >= _LEAST_TIMEOUT) and self.find() is None:
-                self._begin(make, (timeout or UNKNOWN) * _PART_OF_TIMEOUT)
+                record = self._known()
+                if self._is_due(record):
+                    seconds = (timeout or UNKNOWN) * _PART_OF_TIMEOUT
+                    self._make(record, make, min(seconds, self.MAX_SECONDS))
+                else:
+                    stack.callback(self.bet(make, record).cancel)
             self._wait()
             yield
-        finally:
-            self._done.set()
-            with _guard:
-                _wanted[self.key] -= 1
-                if not _wanted[self.key]:
-                    del _wanted[self.key], _ahead[self.key]
 
     def find(self) -> Precompiled | None:
         """Return the header if there is one and nothing in it has changed since this build began."""
-        with _looking:
+        with _lock:
             looked, header = _found.get(self.key, (0.0, None))
             now = time.monotonic()
             if header is None or looked < max(self._began, now - _FRESH_SECONDS):
@@ -269,75 +249,27 @@ class Prefix:
     def _known(self) -> PrefixRecord:
         return PrefixRecord.read(self._cache_dir, self.key)
 
-    def _begin(self, make: Make, seconds: float) -> None:
-        """Make the header, or have an idle core do so, if that is worth it and no other build does."""
-        record = self._known()
-        if self._is_due(record):
-            with self._alone() as is_alone:
-                # Another process may have made it just now.
-                if is_alone and self._is_due(self._known()):
-                    self._make(make, min(seconds, self.MAX_SECONDS), aside=False)
-        else:
-            self.bet(make, record)
-
-    def bet(self, make: Make, record: PrefixRecord | None = None) -> None:
-        """Have an idle core make the header of a prefix that no build has read so far."""
-        record = record or self._known()
-        if record.seconds == UNKNOWN and not record.failures:
-            aside = threading.Thread(target=self._make_aside, args=(make,), daemon=True)
-            with suppress(RuntimeError):  # no more threads, or the interpreter is ending
-                aside.start()
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Yield whether this build now is the only one that makes the header."""
-        with ExitStack() as stack:
-            with _guard:
-                # No header is made without the lock: either another process is making it, or this file system has
-                # no locks, and two builds could write to one file.
-                if self.key not in _making and has_private_folder(self._cache_dir):
-                    lock = locks.machine_wide(self._lock_path, 0.0)
-                    self.is_made_here = stack.enter_context(lock)
-                if self.is_made_here:
-                    _making[self.key] = time.monotonic()
-            try:
-                yield self.is_made_here
-            finally:
-                if self.is_made_here:
-                    sealed.discard(self.temporary)  # If all went well, it was renamed.
-                    with _guard:
-                        _making.pop(self.key, None)
-                    self.is_made_here = False
-
     def _is_due(self, record: PrefixRecord) -> bool:
-        if record.image:
-            return False
+        """Return whether a build has the header made before it runs."""
         if record.seconds == UNKNOWN:  # no build with this prefix has ended yet
             return expected.get() > pool.slots()
         if record.dependencies.current() is None:
             return False  # headers that are being edited are not precompiled
         return worth_making(record.builds + expected.get(), record.seconds, record.failures)
 
-    def _make(self, make: Make, timeout: float, *, aside: bool) -> None:
-        """Make the header under the lock; after a failure, the next attempt must be worth twice as much."""
-        if self._free_bytes() < _LEAST_BYTES:
-            return
-        outcome, seconds = make(self, timeout, aside)
-        record = self._known()
-        if isinstance(outcome, Compiled):
-            record = record._replace(seconds=min(seconds, record.seconds))
-            if _saved(seconds) >= _LEAST_SAVED and self._publish(record, outcome):
-                return
-        record._replace(failures=record.failures + 1).write(self._cache_dir, self.key)
+    def bet(self, make: Make, record: PrefixRecord | None = None) -> threading.Timer:
+        """Have an idle core make the header of a prefix that no build has read so far, unless the timer is cancelled."""
+        record = record or self._known()
+        timer = threading.Timer(_SOON, self._make_aside, (record, make))
+        timer.daemon = True
+        if record.seconds == UNKNOWN and not record.failures:
+            with suppress(RuntimeError):  # no more threads, or the interpreter is ending
+                timer.start()
+        return timer
 
-    def _make_aside(self, make: Make) -> None:
-        """Make the header on an idle core, unless the build that needs it ends within `_SOON` seconds."""
-        if self._done.wait(_SOON):
-            return
-        own = copy.copy(self)
-        own.temporary += "-aside"
+    def _make_aside(self, record: PrefixRecord, make: Make) -> None:
         cancellation = pool.Cancellation()
-        with _guard:
+        with _lock:
             running = sum(thread.is_alive() for thread, _ in _bets.values())
             if self.key in _bets or len(_bets) >= _MOST_BETS or running >= pool.idle():
                 return
@@ -346,9 +278,42 @@ class Prefix:
             _bets[self.key] = threading.current_thread(), cancellation
         pool.Cancellation.current.set(cancellation)
         # No build depends on it, and the program may end.
-        with own._alone() as is_alone, suppress(Exception, pool.Cancelled):
-            if is_alone:
-                own._make(make, self.MAX_SECONDS, aside=True)
+        with suppress(Exception, pool.Cancelled):
+            self._make(record, make, self.MAX_SECONDS, aside=True)
+
+    def _make(
+        self, record: PrefixRecord, make: Make, timeout: float, *, aside: bool = False
+    ) -> None:
+        """Make the header, unless another build does; after a failure, the next must be worth twice as much."""
+        temporary = f"{self._cache_dir}/pch/.{self.key}.pch-{os.getpid()}{'-aside' * aside}"
+        with ExitStack() as stack:
+            with _lock:
+                # No header is made without the lock: either another process is making it, or this file system has
+                # no locks, and two builds could write to one file.
+                if self.key in _making or not self._is_locked(stack):
+                    return
+                stack.callback(_ahead.pop, self.key, None)
+                stack.callback(_making.pop, self.key, None)
+                stack.callback(sealed.discard, temporary)  # If all went well, it was renamed.
+                _making[self.key] = time.monotonic()
+            now = self._known()
+            # Another process may have made it, or have failed to, just now.
+            if now.image or now.failures > record.failures or self._free_bytes() < _LEAST_BYTES:
+                return
+            outcome, seconds = make(temporary, timeout, aside)
+            now = self._known()
+            if isinstance(outcome, Compiled):
+                now = now._replace(seconds=min(seconds, now.seconds))
+                if _saved(seconds) >= _LEAST_SAVED and self._publish(now, outcome, temporary):
+                    return
+            now._replace(failures=now.failures + 1).write(self._cache_dir, self.key)
+
+    def _is_locked(self, stack: ExitStack) -> bool:
+        """Return whether the record and the header are locked until the stack is closed."""
+        path = f"{self._cache_dir}/locks/pch-{self.key[:3]}"
+        return has_private_folder(self._cache_dir) and stack.enter_context(
+            locks.machine_wide(path, 0.0)
+        )
 
     def _free_bytes(self) -> int:
         limit = Settings.from_environ().cache_size
@@ -360,15 +325,10 @@ class Prefix:
         # Below this saving, a precompiled header never pays off.
         if not files.headers or _saved(seconds) < _LEAST_SAVED:
             return
-        if not has_private_folder(self._cache_dir):
-            return
-        with ExitStack() as stack:
-            stack.enter_context(_guard)
+        with _lock, ExitStack() as stack:
             # An idle core may be making the header for this process, which then has the lock.
-            if self.key not in _making:
-                lock = locks.machine_wide(self._lock_path, 0.0)
-                if not stack.enter_context(lock):
-                    return
+            if self.key not in _making and not self._is_locked(stack):
+                return
             known = self._known()
             if known.image:
                 return
@@ -378,11 +338,11 @@ class Prefix:
             known = known._replace(dependencies=files, builds=builds, seconds=shortest)
             known.write(self._cache_dir, self.key)
 
-    def _publish(self, record: PrefixRecord, outcome: Compiled) -> bool:
-        """Let builds use the header that was made; False if it cannot be used."""
+    def _publish(self, record: PrefixRecord, outcome: Compiled, temporary: str) -> bool:
+        """Let builds use the header that was made at `temporary`; False if it cannot be used."""
         dependencies = outcome.files
         try:
-            size = os.stat(self.temporary).st_size
+            size = os.stat(temporary).st_size
         except OSError:  # NVRTC made no header
             return False
         if (
@@ -394,7 +354,7 @@ class Prefix:
             return False
         cache = Folder(self._cache_dir)
         inventory.sweep(cache)
-        os.rename(self.temporary, self._path)
+        os.rename(temporary, self._path)
         record = record._replace(image=image(self._path), dependencies=dependencies)
         if not record.write(self._cache_dir, self.key):
             sealed.discard(self._path)
@@ -416,23 +376,24 @@ class Prefix:
 
     def _wait(self) -> None:
         """Wait for the header that another build of this process makes, while that saves time."""
-        slots = pool.slots()
-        with _guard:
+        if self.key not in _making:
+            return
+        slots, uses = pool.slots(), 0.5
+        with _lock:
             # Some builds of a batch with more builds than slots go ahead.
-            stays = expected.get() > slots and _ahead[self.key] >= max(1, slots - 1)
+            if expected.get() > slots and _ahead[self.key] >= max(1, slots - 1):
+                uses = expected.get() / slots
             _ahead[self.key] += 1
         seconds = UNKNOWN
         cancellation = pool.Cancellation.current.get()
         began = time.monotonic()
         while begun := _making.get(self.key):
-            now = time.monotonic()
             if seconds == UNKNOWN:
                 seconds = self._known().seconds
-            if stays:
-                over = seconds != UNKNOWN and not worth_waiting(expected.get() / slots, seconds)
-            else:
-                over = not is_soon_made(now - begun, seconds) or now - began >= max_wait(seconds)
-            if over or now - began > self.MAX_SECONDS:
+            now = time.monotonic()
+            is_first = seconds == UNKNOWN and uses > 1  # none of its batch has ended yet
+            pays = is_first or is_worth_waiting(uses, seconds, now - begun, now - began)
+            if not pays or now - began > self.MAX_SECONDS:
                 return
             if cancellation is not None:
                 cancellation.check()
@@ -452,8 +413,5 @@ _SECONDS_TO_END = 1.0
 @forks.in_child
 def _forget_after_fork() -> None:
     # A forked child cannot wait for a header that its parent is making.
-    _found.clear()
-    _wanted.clear()
-    _ahead.clear()
-    _making.clear()
-    _bets.clear()
+    for table in (_found, _making, _ahead, _bets):
+        table.clear()

@@ -56,11 +56,16 @@ def test_after_each_failed_attempt_more_builds_are_needed():
 
 
 @pytest.mark.parametrize(
-    ("builds", "front_end", "worth"),
-    [(4, 1.4, True), (1, 1.4, False), (24, 0.06, True), (2, 0.06, False), (1000, 0.01, False)],
+    ("uses", "front_end", "begun", "waited", "worth"),
+    [
+        *[(4, 1.4, 0, 0, True), (1, 1.4, 0, 0, False), (24, 0.06, 0, 0, True)],
+        *[(2, 0.06, 0, 0, False), (1000, 0.01, 0, 0, False)],
+        *[(0.5, 0.1, 60, 0, True), (0.5, 0.1, 60, 0.1, False), (0.5, 0.01, 60, 0, False)],
+        (0.5, 1.4, 1.4, 0, False),
+    ],
 )
-def test_a_batch_waits_for_a_header_if_that_is_faster(builds, front_end, worth):
-    assert pch.worth_waiting(builds, front_end) is worth
+def test_a_build_waits_for_a_header_if_that_is_faster(uses, front_end, begun, waited, worth):
+    assert pch.is_worth_waiting(uses, front_end, begun, waited) is worth
 
 
 # --- when a header is created -----------------------------------------------------------------------------
