@@ -48,7 +48,7 @@ CHAR = "__global__ void k(int* x) { *x = static_cast<char>(-1) < 0; }\n"
 STATE = """
 import os
 from rtcompile import toolkit
-from rtcompile.workers import nvrtc
+from rtcompile.workers import libraries as nvrtc
 library = toolkit.current().require_nvrtc()
 nvrtc.load(os.pathsep.join((*library.preload, library.path)))
 nvrtc._pin_heap()

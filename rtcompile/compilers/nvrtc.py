@@ -98,7 +98,7 @@ def precompile(
 def observe(
     function: str, unit: TranslationUnit, library: Library, limits: Limits, **more: Any
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
-    """Compile a unit by a function of `workers.nvrtc`; return its reply and the seconds in the queue."""
+    """Compile a unit by a function of `workers.libraries`; return its reply and the seconds in the queue."""
     arguments = {
         **observed.job_fields(unit, unit.flags),
         "pch": b"",
@@ -210,8 +210,8 @@ def is_forgotten(options: tuple[str, ...]) -> bool:
 def job_of(
     library: Library, function: str, arguments: dict[str, Any], *, reusable: bool = False
 ) -> pool.Job:
-    """Return the job that calls a function of `workers.nvrtc` in a worker with this library."""
-    module = "rtcompile.workers.nvrtc"
+    """Return the job that calls a function of `workers.libraries` in a worker with this library."""
+    module = "rtcompile.workers.libraries"
     loads = (process.NVRTC, library.to_load())
     return pool.Job(f"{module}:{function}", arguments, *loads, reusable)
 

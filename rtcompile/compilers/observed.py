@@ -41,7 +41,7 @@ _OWN_PATH, _CLOCK = 1, 2  # of `probes.mentions`
 def job_fields(
     unit: TranslationUnit, options: Iterable[str], search: Sequence[SearchDir] = ()
 ) -> dict[str, Any]:
-    """Return a unit as fields of a job for `workers.nvrtc` and `workers.probes`."""
+    """Return a unit as fields of a job for `workers.libraries` and `workers.probes`."""
     return {
         "source": unit.source.encode(),
         "name": unit.name.encode(),

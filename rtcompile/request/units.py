@@ -174,7 +174,7 @@ NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 def worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of worker processes: without PATH and TMPDIR, which they do not use."""
     # The driver's cache of compiled PTX must not replace a compilation. NVRTC looks into it despite
-    # this variable: see `rtcompile.workers.nvrtc`.
+    # this variable: see `rtcompile.workers.libraries`.
     return {**_kept(environ, _ENCODING + _LIBRARIES), "CUDA_CACHE_DISABLE": "1"}
 
 

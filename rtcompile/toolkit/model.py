@@ -233,7 +233,7 @@ def _together(files: Iterable[tuple[str, str]]) -> str:
 
 # --- The versions of programs and libraries, and what they contain --------------------------------
 
-_QUERY = "rtcompile.workers.nvrtc"
+_QUERY = "rtcompile.workers.libraries"
 _SECONDS = 30.0  # enough for a cold network file system; longer counts as a hang
 _UNPACK_SECONDS = 120.0  # unpacking takes 0.3
 _FIRST_WITH_HEADERS = 13, 3

@@ -2,7 +2,7 @@
 
 NVRTC calls libc's path functions through its procedure linkage table (PLT). `install` redirects the table's slots
 to callbacks, which record every path, however the source spells it. This is undocumented; it works with NVRTC 12.4
-to 13.5, and `workers.nvrtc` checks it in other versions.
+to 13.5, and `workers.libraries` checks it in other versions.
 
 A job's ``provided`` are folders of the toolkit, with a slash at their end. Their files are opened as they are, and
 digested later by the caller. For every other file the compiler gets the very bytes that were digested here.

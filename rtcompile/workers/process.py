@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
 IDLE_SECONDS = 300.0
-NVRTC = "rtcompile.workers.nvrtc:load"  # prepares a zygote for NVRTC
+NVRTC = "rtcompile.workers.libraries:load"  # prepares a zygote for NVRTC
 SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
 # An empty module replaces the package, so its `__init__` and imports are not loaded.
 _BARE = (

@@ -158,18 +158,18 @@ def test_an_inputs_name_stays_valid_during_the_link(make, toolchain, tmp_path):
     # In another process, since it loads the library and reuses the caller's memory.
     script = """
 import sys
-from rtcompile.workers import nvjitlink
+from rtcompile.workers import libraries
 path, code = sys.argv[1:]
-nvjitlink.load(path)
-call = nvjitlink._call
+libraries.load_linker(path)
+call = libraries._call
 others = []
 def reusing_memory(name, *arguments):
-    if name == "Complete":
+    if name == "nvJitLinkComplete":
         others.extend([b"%012d" % number for number in range(1000)])  # as long as the name
     call(name, *arguments)
-nvjitlink._call = reusing_memory
+libraries._call = reusing_memory
 inputs = [("cubin", "caller.cubin", open(code, "rb").read())]
-print(nvjitlink.link({"options": ["-arch=sm_90"], "inputs": inputs, "target": "cubin"})["log"])
+print(libraries.link({"options": ["-arch=sm_90"], "inputs": inputs, "target": "cubin"})["log"])
 """
     code = tmp_path / "code"
     code.write_bytes(make(CALLER, "object").data)

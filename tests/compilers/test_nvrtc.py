@@ -15,7 +15,7 @@ from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library
-from rtcompile.workers import nvrtc as worker_side
+from rtcompile.workers import libraries as worker_side
 from rtcompile.workers.pool import Pool
 from tests.jobs import ENDLESS
 from tests.processes import python
@@ -218,7 +218,7 @@ def test_a_worker_does_not_load_the_driver(fixture, request, tmp_path):
     assert run_beside_a_driver(
         tmp_path,
         f"""
-        from rtcompile.workers import nvrtc
+        from rtcompile.workers import libraries as nvrtc
         nvrtc.load({paths!r})
         nvrtc._always.clear()
         nvrtc.Program(b"", b"k.cu").compile([])

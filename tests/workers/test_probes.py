@@ -20,7 +20,7 @@ from rtcompile.files.headers import FOLDER, SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.search import find
-from rtcompile.workers import nvrtc as worker
+from rtcompile.workers import libraries as worker
 from rtcompile.workers import probes
 from tests.processes import forget_caches, python, ran
 from tests.tables import from_table
@@ -358,7 +358,7 @@ def test_probes_that_miss_an_access_are_not_used(monkeypatch, lost):
 def test_what_a_version_is_known_for_is_true_and_others_are_checked(library, change, expected):
     libraries = os.pathsep.join((*library.preload, library.path))
     program = (
-        f"from rtcompile.workers import nvrtc; {change}\nnvrtc.load({libraries!r})\n"
+        f"from rtcompile.workers import libraries as nvrtc; {change}\nnvrtc.load({libraries!r})\n"
         "print(nvrtc._is_observed and nvrtc.probes_see_all())"
     )
     done = python(program, check=True)

@@ -113,7 +113,7 @@ def test_folders_with_similar_names_and_their_processes_are_not_touched(parent):
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("prepare", ["", "rtcompile.workers.nvrtc:load"])
+@pytest.mark.parametrize("prepare", ["", "rtcompile.workers.libraries:load"])
 def test_a_pool_survives_emptying_tmpdir(parent, prepare):
     library = toolkit.current().require_nvrtc().to_load() if prepare else ""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}

@@ -86,7 +86,7 @@ ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import ctypes
-from rtcompile.workers import nvrtc, probes
+from rtcompile.workers import libraries as nvrtc, probes
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]

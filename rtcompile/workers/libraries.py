@@ -1,6 +1,6 @@
-"""Calls NVRTC in a worker, by ctypes, from a given library file. Worker side.
+"""Calls NVRTC and nvJitLink in a worker, by ctypes, from a given library file. Worker side.
 
-`cuda.bindings.nvrtc` is not used: it takes six times as long to load, and chooses the library itself.
+`cuda.bindings` is not used: it takes six times as long to load, and chooses the library itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OUT_OF_MEMORY = 1
-_RESULTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR"}
 _NOOP = b'extern "C" __global__ void noop() {}'
 
 # From 12.9 on NVRTC uses the driver's cache. For that it loads and initialises libcuda, which takes 180 ms with a
@@ -31,7 +30,7 @@ _ROOM_TO_START = 16 << 20
 # The folder of headers passed as strings, in the working directory of a job.
 _TEXTS = "rtcompile-headers"
 
-_library: ctypes.CDLL | None = None
+_library: Any = None
 _always: list[bytes] = []  # options of every compile
 _heap_is_pinned: bool | None = None  # None: not tried yet, or there was no disk space
 _is_observed = False  # whether `probes` intercepts all file accesses of this library
@@ -45,10 +44,9 @@ def load(argument: str) -> None:
     paths, _, _ = argument.partition("\n")
     for path in paths.split(os.pathsep):
         _library = ctypes.CDLL(path)
-    assert _library is not None
     _library.nvrtcGetErrorString.restype = ctypes.c_char_p
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _call("Version", ctypes.byref(major), ctypes.byref(minor))
+    _call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
     version = major.value, minor.value
     _always[:] = [_NO_CACHE] if version >= _FIRST_WITH_CACHE else []
     # The check compiles a source, which takes a tenth of a process's first build.
@@ -93,7 +91,6 @@ def probes_see_all() -> bool:
 def _pin_heap() -> None:
     """Place the heap for precompiled headers, which most processes do not need."""
     global _heap_is_pinned
-    assert _library is not None
     # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
@@ -105,23 +102,35 @@ def _allocate_heap() -> None:
     try:
         Program(_NOOP, b"warm.cu").compile([b"--use-pch=/nonexistent"])
         raise AssertionError("NVRTC ignores --use-pch")
-    except NvrtcError:
+    except CallError:
         return  # intended: NVRTC allocates the heap before it notices the missing file
 
 
-class NvrtcError(Exception):
-    """A call that failed; `code` is NVRTC's result."""
+class CallError(Exception):
+    """A call of the library that failed; `code` is its result."""
 
-    def __init__(self, call: str, code: int) -> None:
-        assert _library is not None
-        super().__init__(f"nvrtc{call}: {_library.nvrtcGetErrorString(code).decode()}")
+    def __init__(self, name: str, code: int) -> None:
+        if name.startswith("nvrtc"):
+            reason = _library.nvrtcGetErrorString(code).decode()
+        else:
+            reason = f"NVJITLINK_ERROR_{dict(enumerate(_LINK_ERRORS.split())).get(code, code)}"
+        super().__init__(f"{name}: {reason}")
         self.code = code
 
 
 def _call(name: str, *arguments: Any) -> None:
-    code = getattr(_library, f"nvrtc{name}")(*arguments)
+    code = getattr(_library, name)(*arguments)
     if code:
-        raise NvrtcError(name, code)
+        raise CallError(name, code)
+
+
+def _result(name: str, handle: ctypes.c_void_p) -> bytes:
+    """Return a result or a log, ``"nvrtcGetCUBIN"`` or ``"nvJitLinkGetErrorLog"``."""
+    size = ctypes.c_size_t()
+    _call(f"{name}Size", handle, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(max(1, size.value))
+    _call(name, handle, buffer)
+    return buffer.raw[: size.value]
 
 
 class Program:
@@ -129,30 +138,24 @@ class Program:
 
     def __init__(self, source: bytes, name: bytes) -> None:
         self.handle = ctypes.c_void_p()
-        _call("CreateProgram", ctypes.byref(self.handle), source, name, 0, None, None)
+        _call("nvrtcCreateProgram", ctypes.byref(self.handle), source, name, 0, None, None)
 
     def compile(self, options: list[bytes]) -> None:
-        """Compile; raise `NvrtcError` if that fails."""
+        """Compile; raise `CallError` if that fails."""
         given = [*_always, *(option for option in options if option != _NO_CACHE)]
-        _call("CompileProgram", self.handle, len(given), (ctypes.c_char_p * len(given))(*given))
+        _call(
+            "nvrtcCompileProgram", self.handle, len(given), (ctypes.c_char_p * len(given))(*given)
+        )
 
     def lowered_name(self, expression: bytes) -> bytes:
         """Return the symbol of an expression."""
         name = ctypes.c_char_p()
-        _call("GetLoweredName", self.handle, expression, ctypes.byref(name))
+        _call("nvrtcGetLoweredName", self.handle, expression, ctypes.byref(name))
         return name.value or b""
-
-    def result(self, what: str) -> bytes:
-        """Return ``"CUBIN"``, ``"PTX"``, ``"LTOIR"`` or ``"ProgramLog"``; empty if there is none."""
-        size = ctypes.c_size_t()
-        _call(f"Get{what}Size", self.handle, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(max(1, size.value))
-        _call(f"Get{what}", self.handle, buffer)
-        return buffer.raw[: size.value]
 
     def log(self) -> str:
         """Return the log so far."""
-        return protocol.log_text(self.result("ProgramLog").rstrip(b"\0"))
+        return protocol.log_text(_result("nvrtcGetProgramLog", self.handle).rstrip(b"\0"))
 
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
@@ -302,12 +305,12 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     program = Program(job["source"], job["name"])
     try:
         for expression in expressions:
-            _call("AddNameExpression", program.handle, expression)
+            _call("nvrtcAddNameExpression", program.handle, expression)
         program.compile(options)
         target: str = job["target"]
-        code = program.result(_RESULTS[target])
+        code = _result(f"nvrtcGet{target.upper()}", program.handle)
         lowered = {e.decode(): program.lowered_name(e).decode() for e in expressions}
-    except NvrtcError as error:
+    except CallError as error:
         kind = "memory" if error.code == _OUT_OF_MEMORY else "error"
         return {"error": kind, "log": program.log() or str(error)}
     if not code:
@@ -316,8 +319,58 @@ def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         return {"error": "error", "log": log}
     log = program.log()
     if job.get("reusable"):
-        _call("DestroyProgram", ctypes.byref(program.handle))  # otherwise the process ends
+        _call("nvrtcDestroyProgram", ctypes.byref(program.handle))  # otherwise the process ends
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
+
+
+# --- nvJitLink ---------------------------------------------------------------------------------------
+
+_INPUTS = {"cubin": 1, "ptx": 2, "ltoir": 3, "fatbin": 4, "object": 5, "archive": 6}
+# nvJitLinkResult; those from NULL_INPUT on exist since 13.0.
+_LINK_ERRORS = (
+    "SUCCESS UNRECOGNIZED_OPTION MISSING_ARCH INVALID_INPUT PTX_COMPILE NVVM_COMPILE INTERNAL THREADPOOL"
+    " UNRECOGNIZED_INPUT FINALIZE NULL_INPUT INCOMPATIBLE_OPTIONS INCORRECT_INPUT_TYPE ARCH_MISMATCH"
+    " OUTDATED_LIBRARY MISSING_FATBIN UNRECOGNIZED_ARCH UNSUPPORTED_ARCH LTO_NOT_ENABLED"
+)
+
+
+def load_linker(path: str) -> None:
+    """Open the linker of this path, before any fork."""
+    global _library
+    _library = ctypes.CDLL(path)
+
+
+def link(job: dict[str, Any]) -> dict[str, Any]:
+    """Link ``inputs`` (kind, name, data); return in ``input`` a rejected one's index, in ``printed`` the stderr."""
+    begin = time.monotonic()
+    os.dup2(2, 1)
+    handle, refused, error, code = ctypes.c_void_p(), None, "", b""
+    options = [option.encode() for option in job["options"]]
+    which: tuple[str, ...] = ()
+    names = []  # nvJitLink keeps pointers to them, and reads them when it reports an error
+    try:
+        arguments = (ctypes.c_char_p * len(options))(*options)
+        _call("nvJitLinkCreate", ctypes.byref(handle), len(options), arguments)
+        which = ("ErrorLog", "InfoLog")
+        for index, (kind, name, data) in enumerate(job["inputs"]):
+            refused = index
+            names.append(name.encode())
+            size = ctypes.c_size_t(len(data))
+            _call("nvJitLinkAddData", handle, _INPUTS[kind], data, size, names[-1])
+        refused = None
+        _call("nvJitLinkComplete", handle)
+        code = _result(f"nvJitLinkGetLinked{job['target'].capitalize()}", handle)
+    except CallError as failure:
+        error = str(failure)
+    logs = [_result(f"nvJitLinkGet{log}", handle) for log in which]
+    return {
+        "error": error,
+        "input": refused,
+        "log": b"".join(log.rstrip(b"\0") for log in logs).decode("utf-8", "replace"),
+        "printed": protocol.stderr_text().decode("utf-8", "replace"),
+        "code": code,
+        "seconds": time.monotonic() - begin,
+    }
 
 
 # --- Queries to an NVRTC, in separate processes that print the result -------------------------------
