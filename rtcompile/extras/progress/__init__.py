@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from rtcompile import ObjectCode, RtcompileError, forks
@@ -14,8 +14,6 @@ from rtcompile.lookup import find as lookup
 from rtcompile.styling import changing_line, in_notebook, is_watched
 
 _Outcome = ObjectCode | RtcompileError
-_Show = Callable[[str], None]
-_SECONDS_BETWEEN_LINES = 1.0
 _MOST_SILENT_SECONDS = 10.0  # in a log, where a long silence looks like a hang
 _SECONDS_BETWEEN_CHANGES = 0.1
 
@@ -25,10 +23,8 @@ def shown_progress(
     progress: bool | Callable[[int, int, _Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[_Outcome], None]]:
     """Show builds' progress; True: also in a log, None: only where a line can change. Yield a function for each outcome."""
-    begin = last = time.monotonic()
+    begin = time.monotonic()
     counts = {"done": 0, "cached": 0, "failed": 0}
-    watched, seconds = is_watched(), _SECONDS_BETWEEN_CHANGES
-    show: _Show | None = None
 
     def line() -> str:
         found = [f"{counts[name]} {name}" for name in ("cached", "failed") if counts[name]]
@@ -37,45 +33,43 @@ def shown_progress(
         return f"{counts['done']} of {total} compiled{special} in {seconds:.1f} s"
 
     def advance(outcome: _Outcome) -> None:
-        nonlocal last
         counts["done"] += 1
         counts["cached"] += isinstance(outcome, ObjectCode) and outcome.build.hit is not None
         counts["failed"] += not isinstance(outcome, ObjectCode)
         if callable(progress):
             progress(counts["done"], total, outcome)
-        now = time.monotonic()
-        if show is not None and (counts["done"] == total or now - last >= seconds):
-            last = now
+
+    watched = is_watched()
+    if callable(progress) or progress is False or (progress is None and not watched):
+        yield advance
+        return
+    seconds = _SECONDS_BETWEEN_CHANGES if watched else _MOST_SILENT_SECONDS
+    with changing_line(keep=True) if watched else nullcontext(_print) as show:
+        if watched:
             show(line())
 
-    with ExitStack() as display:
-        if callable(progress) or progress is False or (progress is None and not watched):
-            pass
-        elif not watched:
-            show, seconds = _print, _SECONDS_BETWEEN_LINES
-            display.enter_context(_repeated(lambda: _print(line())))
-        else:
-            show = display.enter_context(changing_line(keep=True))
-            show(line())
-        yield advance
+        def repeat(ended: threading.Event) -> None:
+            while not ended.wait(seconds):
+                show(line())
+
+        with _beside(repeat):
+            yield advance
+        show(line())
 
 
 @contextmanager
-def _repeated(show: Callable[[], None]) -> Iterator[None]:
-    """Call `show` at intervals, however long the builds under way take."""
+def _beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `work` in a thread, and at the end of the body of ``with`` set its event and wait for it."""
     ended = threading.Event()
-
-    def repeat() -> None:
-        while not ended.wait(_MOST_SILENT_SECONDS):
-            show()
-
-    thread = threading.Thread(target=repeat, daemon=True)
+    thread = threading.Thread(target=work, args=(ended,), daemon=True)
     with suppress(RuntimeError):  # no more threads
         thread.start()
     try:
         yield
     finally:
         ended.set()
+        if thread.ident is not None:
+            thread.join()
 
 
 def _print(line: str) -> None:
@@ -94,20 +88,15 @@ class FirstRun:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Show the line while the program waits for a build."""
-        begin, ended = time.monotonic(), threading.Event()
-        thread = threading.Thread(target=self._show, args=(ended,), daemon=True)
-        with suppress(RuntimeError):  # no more threads
-            thread.start()
+        begin = time.monotonic()
         self._waiting += 1
         try:
-            yield
+            with _beside(self._show):
+                yield
         finally:
             self._waiting -= 1
             self._done += 1
             self._seconds += time.monotonic() - begin
-            ended.set()
-            if thread.ident is not None:
-                thread.join()  # the line is gone
 
     def _show(self, ended: threading.Event) -> None:
         if ended.wait(max(0.0, _LONG - self._seconds)) or not self._is_shown.acquire(False):
