@@ -19,7 +19,7 @@ from benchmarks._machine import save
 from examples import cute_tiled_copy
 from rtcompile.build import pipeline
 from rtcompile.build.measured import measure
-from rtcompile.extras.devtools.profile import Profile
+from rtcompile.extras.devtools import Profile
 from rtcompile.settings import Settings
 
 ARCH = "sm_90a"

@@ -4,8 +4,8 @@ from rtcompile.build.batch import BuildFuture as BuildFuture
 from rtcompile.cache import CacheInfo as CacheInfo
 from rtcompile.checkup.checks import Check as Check
 from rtcompile.diagnostic import Diagnostic as Diagnostic
-from rtcompile.extras.devtools.profile import Profile as Profile
-from rtcompile.extras.devtools.profile import TemplateCost as TemplateCost
+from rtcompile.extras.devtools import Profile as Profile
+from rtcompile.extras.devtools import TemplateCost as TemplateCost
 from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelModule as KernelModule
 from rtcompile.extras.packaging.signature import Parameter as Parameter

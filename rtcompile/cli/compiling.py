@@ -219,7 +219,7 @@ def _subjects(given: Namespace) -> list[ObjectCode | bytes]:
 def profile(given: Namespace) -> int:
     """Print a profile per architecture, or one JSON object of them."""
     from rtcompile.build.measured import measure
-    from rtcompile.extras.devtools.profile import Profile
+    from rtcompile.extras.devtools import Profile
 
     if given.trace is not None and not given.trace.endswith(".json"):
         raise InvalidRequest(f"--trace needs a file that ends in .json, not {given.trace!r}")

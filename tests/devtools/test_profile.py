@@ -11,7 +11,7 @@ from rtcompile import CompileError, CompileRequest, InvalidRequest
 from rtcompile.build.measured import measure
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
-from rtcompile.extras.devtools.profile import Profile
+from rtcompile.extras.devtools import Profile
 from rtcompile.request.units import CompileFailure
 from rtcompile.settings import Settings
 

@@ -1,1 +1,212 @@
-"""Tools for authors of kernels: the profile of a compile."""
+"""Profiles a build: the time of phases and templates, as tables and as a Chrome trace."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcompile.build.measured import Measured
+from rtcompile.errors import InvalidRequest, public
+from rtcompile.named import NamedTuple
+from rtcompile.request.values import path as checked_path
+from rtcompile.styling import table
+
+_SHOWN = 15  # rows of a table
+_HEADER = "Processing Header File"
+_FRONT_END = "CUDA C++ Front-End"
+
+
+class TemplateCost(NamedTuple):
+    """The front end's time for the instances of a template, in milliseconds.
+
+    Attributes
+    ----------
+    name : str
+    own : float
+        Time without the templates that these instances instantiate.
+    instances : int
+        The number of instances.
+    slowest : str
+        The instance with the longest time of its own.
+    """
+
+    name: str
+    own: float
+    instances: int
+    slowest: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile:
+    """The times of a build. ``print`` shows tables, `save` writes a Chrome trace.
+
+    Attributes
+    ----------
+    program, arch, compiler : str
+        The program, its architecture and its compiler.
+    milliseconds : float
+        From the request to a worker until the code is available.
+    phases : tuple of (str, float)
+        Name and milliseconds; they add up to `milliseconds`.
+    templates : tuple of TemplateCost
+        The most expensive first.
+    """
+
+    program: str
+    arch: str
+    compiler: str
+    milliseconds: float
+    phases: tuple[tuple[str, float], ...]
+    templates: tuple[TemplateCost, ...]
+    events: tuple[dict[str, Any], ...] = field(default=())
+
+    @classmethod
+    def of(cls, found: Measured) -> Profile:
+        """Return the profile of a measured compile."""
+        whole, *parts = found.spans
+        inside: dict[str, float] = {}
+        for name, since, until in parts:
+            inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
+        inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
+        milliseconds, waiting = (found.end - found.begin) * 1e3, found.queued * 1e3
+        worker = max(0.0, milliseconds - waiting - sum(inside.values()))
+        front_end = inside.get("front end", 0.0)
+        events = _scaled(found.events, front_end)
+        spans = [("build", found.begin, found.end), *found.spans]
+        return cls(
+            program=found.program,
+            arch=found.arch,
+            compiler=found.compiler,
+            milliseconds=milliseconds,
+            phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
+            templates=_templates(events),
+            events=tuple(_chrome_events(spans, events)),
+        )
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Profile: {self.program} for {self.arch}, {self.milliseconds:.0f} ms>"
+
+    def text(self, most: int = _SHOWN, width: int = 0) -> str:
+        """Return the tables, with at most `most` rows each and names cut to `width` columns."""
+        lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
+        rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
+        lines += [table(("phase", "ms", "share"), rows)]
+        if self.templates:
+            templates = [
+                (_ms(t.own), self._share(t.own), t.instances, _end(t.name, width - 28))
+                for t in self.templates[:most]
+            ]
+            lines += ["", table(("own ms", "share", "instances", "template"), templates)]
+        return "\n".join(lines)
+
+    def _share(self, cost: float) -> str:
+        return f"{100 * cost / self.milliseconds:.1f}%" if self.milliseconds else ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return all figures as plain values, for JSON."""
+        same = ("program", "arch", "compiler", "milliseconds")
+        return {name: getattr(self, name) for name in same} | {
+            "phases": dict(self.phases),
+            "templates": [template._asdict() for template in self.templates],
+        }
+
+    @public
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a Chrome trace, whose path ends in ``.json``: Perfetto and speedscope show it as a flame graph.
+
+        Raises
+        ------
+        InvalidRequest
+            The path has another suffix, or cannot be written.
+        """
+        target = checked_path("path", path)
+        if not target.endswith(".json"):
+            raise InvalidRequest(f"path must end in .json, not {target!r}")
+        try:
+            with open(target, "w", encoding="utf-8") as file:
+                json.dump({"traceEvents": self.events}, file)
+        except OSError as error:
+            raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
+
+
+def _end(name: str, width: int) -> str:
+    """Cut a long name, keeping its end, which is the informative part of paths and templates."""
+    return name if not 0 < width < len(name) else f"…{name[1 - width :]}"
+
+
+def _ms(cost: float) -> str:
+    return f"{cost:.1f}"
+
+
+# --- Costs of templates ----------------------------------------------------------------
+
+
+# An event of NVRTC's trace: its name, begin and duration in microseconds since the compile began, and detail.
+_Event = tuple[str, float, float, str]
+
+
+def _scaled(events: Iterable[_Event], front_end: float) -> list[_Event]:
+    """Return the events of a trace, which itself takes time, at the times of a `front_end` of these milliseconds."""
+    traced = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)
+    factor = front_end * 1e3 / traced if traced else 1.0
+    return [
+        (name, begin * factor, lasted * factor, detail)
+        for name, begin, lasted, detail in events
+        # NVRTC 13.0 ends each header only where the next header without includes ends.
+        if name != _HEADER
+    ]
+
+
+def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
+    """Return each template's own cost, from nested events."""
+    found = [each for each in events if each[0].startswith("Instantiating Template")]
+    found.sort(key=lambda each: (each[1], -each[2]))
+    own: list[float] = []
+    stack: list[tuple[float, int]] = []  # ends and positions of the open events
+    for index, (_, begin, lasted, _) in enumerate(found):
+        while stack and stack[-1][0] <= begin:
+            stack.pop()
+        if stack:
+            own[stack[-1][1]] -= lasted
+        own.append(lasted)
+        stack.append((begin + lasted, index))
+    instances: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for (*_, detail), microseconds in zip(found, own, strict=True):
+        name, _, instance = detail.partition(" [")
+        instances[name].append((microseconds, instance.rstrip("]")))
+    costs = [
+        TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
+        for name, each in instances.items()
+    ]
+    return tuple(sorted(costs, key=lambda template: -template.own))
+
+
+# --- The Chrome trace --------------------------------------------------------------------------------
+
+_ROWS = ("rtcompile", "compiler")
+
+
+def _chrome_events(
+    spans: Sequence[tuple[str, float, float]], events: Iterable[_Event]
+) -> Iterable[dict[str, Any]]:
+    """Yield the events of the Chrome trace, with rows for rtcompile and the compiler."""
+    for tid, row in enumerate(_ROWS):
+        yield {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": row}}
+    for name, begin, end in spans:
+        yield _event(name, begin, end, "rtcompile")
+    start = spans[1][1]  # when the compile began; the first span is the build
+    for name, begin, lasted, detail in events:
+        since, until = start + begin / 1e6, start + (begin + lasted) / 1e6
+        yield {**_event(name, since, until, "compiler"), "args": {"detail": detail}}
+
+
+def _event(name: str, begin: float, end: float, row: str) -> dict[str, Any]:
+    times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
+    return {"name": name, "ph": "X", "pid": 0, "tid": _ROWS.index(row), **times}
