@@ -135,7 +135,9 @@ REQUESTS: dict[str, Callable[[], Callable[[], object]]] = {
 
 def cell(source: str) -> object:
     """Compile as a cell of a notebook, whose limits come from the environment."""
-    magics = pytest.importorskip("rtcompile.extras.notebook.magics", exc_type=ImportError)
+    pytest.importorskip("IPython")
+    from rtcompile.extras import notebook as magics
+
     return magics.Compilation(source, magics.Line.read("--arch sm_80"), {}).module()
 
 

@@ -1,22 +1,137 @@
-"""The objects that a cell binds to names, kernels, templates and its module, and how IPython displays them."""
+"""A cell's kernels: as its text defines them, as the objects that it binds to names, and as IPython displays them."""
 
 from __future__ import annotations
 
 import html
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import rtcompile
 from rtcompile import ObjectCode, styling
 from rtcompile.errors import public
-from rtcompile.extras.notebook.cells import PROGRAM, KernelText, own_variables
 from rtcompile.messages import render
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
 from rtcompile.types import KernelReport, Report
+
+# The source's name. The cell's number is not in it, since the position of a cell must not change its key.
+PROGRAM = "cell.cu"
+
+_STRUCTURE = re.compile(
+    r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
+    re.MULTILINE,
+)
+_DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)(?:\\\r?\n|[^\n])*", re.MULTILINE)
+# Before an opening brace; the "C" of extern was replaced by blanks.
+_SCOPE = re.compile(r"\b(?:namespace\s*([\w:]*)|extern)\s*\Z")
+_CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
+_TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
+_OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
+_CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
+
+# --- What a cell's text has and machine code lacks: the kernels' signatures, and the templates ---------
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """The definition of a kernel in a text."""
+
+    name: str
+    qualified: str  # with its namespaces
+    parameters: str  # the text between its parentheses
+    template: tuple[str, ...] | None  # the names of its template parameters
+
+
+def find(source: str) -> tuple[KernelText, ...]:
+    """Return the kernels of a source, the first of each name; none if it takes too long to read."""
+    source = cxx.readable(source)
+    text, code = cxx.blanked(source), cxx.blanked(source, literals=True)
+    found: dict[str, KernelText] = {}
+    scopes: list[str | None] = []  # open braces: a namespace's name, None for others
+    branches: list[list[str | None]] = []  # the scopes in which each open #if began
+    begin = 0  # where the current declaration begins
+    for match in _STRUCTURE.finditer(code):
+        if match["directive"] is not None:
+            _enter_branch(match["directive"], scopes, branches)
+            begin = begin if code[begin : match.start()].strip() else match.end()
+            continue
+        if match[0] == "__global__":
+            kernel = _definition(text, code, begin, match.end(), scopes)
+            if kernel is not None:
+                found.setdefault(kernel.name, kernel)
+            continue
+        if match[0] == "{":
+            scope = _SCOPE.search(_DIRECTIVE.sub("", code[begin : match.start()]))
+            scopes.append((scope[1] or "") if scope else None)
+        elif match[0] == "}" and scopes:
+            scopes.pop()
+        begin = match.end()
+    return tuple(found.values())
+
+
+def _enter_branch(
+    directive: str, scopes: list[str | None], branches: list[list[str | None]]
+) -> None:
+    """Start each branch of the preprocessor with the scopes that were open at its ``#if``."""
+    if directive in ("if", "ifdef", "ifndef"):
+        branches.append(scopes.copy())
+    elif directive in ("else", "elif") and branches:
+        scopes[:] = branches[-1]
+    elif directive == "endif" and branches:
+        branches.pop()
+
+
+def _definition(
+    text: str, code: str, begin: int, at: int, scopes: list[str | None]
+) -> KernelText | None:
+    """Return the kernel whose ``__global__`` ends at `at`; None for a declaration or a friend."""
+    if None in scopes:
+        return None
+    called = _CALLED.search(code, at)
+    while called is not None and called[1].startswith("__"):  # __launch_bounds__(…) and its like
+        called = _CALLED.search(code, called.end() + len(cxx.enclosed(code, called.end() - 1)))
+    if called is None or re.search(r"[{};]", code[at : called.start()]):
+        return None
+    closing = called.end() + len(cxx.enclosed(code, called.end() - 1))
+    if code[closing + 1 :].lstrip()[:1] != "{":
+        return None
+    qualified = "::".join([*filter(None, scopes), called[1]])
+    parameters = " ".join(text[called.end() : closing].split())
+    return KernelText(called[1], qualified, parameters, _template_parameters(code[begin:at]))
+
+
+def _template_parameters(declaration: str) -> tuple[str, ...] | None:
+    match = _TEMPLATE.search(_DIRECTIVE.sub("", declaration))
+    if match is None or not match[1].strip():
+        return None  # it is not a template, or it is a specialisation
+    words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in cxx.split(match[1]))
+    return tuple(found[-1] if found else "" for found in words)
+
+
+def own_variables(
+    variables: Iterable[str], source: str, kernels: Collection[str]
+) -> frozenset[str]:
+    """Return those of a code's variables that its source defines and that kernels share and can change, by C++ name."""
+    text, words = cxx.blanked(source), set[str]()
+    for line in text.split("\n"):
+        if not _CONSTANT_LINE.search(line):
+            words.update(re.findall(r"[A-Za-z_]\w*", line))
+    spaces = {part for name in _OPENED_NAMESPACE.findall(text) for part in name.split("::")}
+    found = set()
+    for name in variables:
+        function, _, variable = name.rpartition("()::")
+        *outer, own = (function or variable).split("::")
+        defined = {own, variable} if function else {own}
+        if defined <= words and spaces.issuperset(outer) and function not in kernels:
+            found.add(name)
+    return frozenset(found)
+
+
+# --- What a cell binds to names ------------------------------------------------------------------------
 
 
 class CellBuild:
@@ -31,12 +146,6 @@ class CellBuild:
         """Return the cell's own variables that kernels share and can change."""
         found = self.code.symbols("variable").values()
         return own_variables(found, self.request.source, self.kernels.values())
-
-    def warnings(self) -> list[rtcompile.types.Diagnostic]:
-        """Return the compiler's warnings about the cell, without those about headers."""
-        log = self.code.build.log
-        found = rtcompile.explain(log) if "warning" in log else ()
-        return [d for d in found if d.severity == "warning" and d.file == PROGRAM]
 
     @computed_once
     def module(self) -> Any:
@@ -235,39 +344,36 @@ def _substituted(text: KernelText, name: str) -> str:
 
 # --- How IPython displays them -----------------------------------------------------------------------
 
-_HEADER = (  # the title and the unit of each column
-    ("kernel", ""),
-    ("arch", ""),
-    ("build", ""),
-    ("registers", "/thread"),
-    ("shared", "B/block"),
-    ("stack", "B/thread"),
-    ("spilled", "B/thread"),
-    ("occupancy", ""),
+_HEADER = (
+    "kernel",
+    "arch",
+    "build",
+    "registers /thread",
+    "shared B/block",
+    "stack B/thread",
+    "spilled B/thread",
+    "occupancy",
 )
 
 
 def as_text(shown: Any) -> str:
     """Return a module, a kernel or a piece of code as a few lines of text."""
-    title, rows, note = _card(shown)
-    lines = [title]
-    if rows:
-        lines.append(styling.table([f"{name} {unit}".strip() for name, unit in _HEADER], rows))
-    return "\n".join([*lines, *([note] if note else []), *_warnings(shown, styling.as_text)])
+    title, note = _card(shown)
+    rows = [*_rows(shown)]
+    lines = [title, *([styling.table(_HEADER, rows)] if rows else []), *([note] if note else [])]
+    return "\n".join([*lines, *map(styling.as_text, _warnings(shown))])
 
 
 def as_html(shown: Any) -> str:
     """Return a module, a kernel or a piece of code as a small HTML table."""
-    title, rows, note = _card(shown)
+    title, note = _card(shown)
     parts = [f"<div><b>{html.escape(title)}</b></div>"]
-    if rows:
-        titles = (f"{name}<br><small>{unit}</small>" for name, unit in _HEADER)
-        head = "".join(f"<th style='text-align:left'>{title}</th>" for title in titles)
-        body = "".join(f"<tr>{_html_row(row)}</tr>" for row in rows)
+    if body := "".join(f"<tr>{_html_row(row)}</tr>" for row in _rows(shown)):
+        head = "".join(f"<th>{title}</th>" for title in _HEADER)
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if note:
         parts.append(f"<div>{html.escape(note)}</div>")
-    return "".join([*parts, *_warnings(shown, styling.as_html)])
+    return "".join([*parts, *map(styling.as_html, _warnings(shown))])
 
 
 def _html_row(row: list[str]) -> str:
@@ -279,51 +385,51 @@ def _html_row(row: list[str]) -> str:
     return "".join(columns)
 
 
-def _warnings(shown: Any, written: Callable[[styling.Styled], str]) -> list[str]:
-    """Return the compiler's warnings about a cell."""
+def _warnings(shown: Any) -> list[styling.Styled]:
+    """Return the compiler's warnings about a cell, without those about headers."""
     if not isinstance(shown, CellModule):
         return []
-    source, found = shown.built.request.source, shown.built.warnings()
-    return [written(render([warning], source=source, name=PROGRAM)) for warning in found]
+    source = shown.built.request.source
+    found = [d for d in shown.build.warnings if d.file == PROGRAM]
+    return [render([warning], source=source, name=PROGRAM) for warning in found]
 
 
-def _card(shown: Any) -> tuple[str, list[list[str]], str]:
-    """Return a title, the cells of a row for each kernel, and a note."""
+def _card(shown: Any) -> tuple[str, str]:
+    """Return a title and a note."""
     if isinstance(shown, CellModule):
-        rows = [row for kernel in shown.kernels.values() for row in _rows(kernel)]
+        if not shown.kernels:
+            return "CUDA cell", "This cell defines no kernel (__global__)."
         templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
         note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
-        if not shown.kernels:
-            return "CUDA cell", rows, "This cell defines no kernel (__global__)."
-        return f"CUDA cell: {', '.join(shown.kernels)}", rows, note
+        return f"CUDA cell: {', '.join(shown.kernels)}", note
     if isinstance(shown, CellKernel):
-        return f"CUDA kernel {shown.name}", _rows(shown), ""
+        return f"CUDA kernel {shown.name}", ""
     if isinstance(shown, CellTemplate):
-        return f"CUDA {shown.signature}", _rows(shown), f"{shown.name}['float'] is a kernel."
+        return f"CUDA {shown.signature}", f"{shown.name}['float'] is a kernel."
     if isinstance(shown, ObjectCode):
-        size = f"{shown.kind} for {shown.arch}, {len(shown.code)} bytes"
-        return f"ObjectCode: {size}", [*_of_code(shown)], ""
+        return f"ObjectCode: {shown.kind} for {shown.arch}, {len(shown.code)} bytes", ""
     # A `RawModule` or a `RawKernel`: showing it does not build it.
-    name = getattr(shown, "name", None)
-    rows = [row for code in shown.codes for row in _of_code(code, name)]
+    name = getattr(shown, "name", "")
     note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
-    return f"{type(shown).__name__}{f' {name}' if name else ''}", rows, note
+    return f"{type(shown).__name__} {name}".rstrip(), note
 
 
-def _rows(kernel: CellKernel | CellTemplate) -> list[list[str]]:
-    if isinstance(kernel, CellTemplate):
-        return [row for instance in kernel.kernels.values() for row in _rows(instance)]
-    return [_cells(kernel.signature, kernel.code, kernel.resources)]
-
-
-def _of_code(code: ObjectCode, kernel: str | None = None) -> Iterator[list[str]]:
-    """Yield a row for each kernel of some code, or for the one of a name."""
-    if code.kind != "cubin":
-        yield _cells(code.kind, code, None)
-        return
-    for found in code.report().kernels:
-        if not kernel or kernel in (found.name, found.symbol):
-            yield _cells(found.name, code, found)
+def _rows(shown: Any) -> Iterator[list[str]]:
+    """Yield the cells of a row for each kernel."""
+    if isinstance(shown, (CellModule, CellTemplate)):
+        for kernel in shown.kernels.values():
+            yield from _rows(kernel)
+    elif isinstance(shown, CellKernel):
+        yield _cells(shown.signature, shown.code, shown.resources)
+    else:
+        name = getattr(shown, "name", None)
+        for code in [shown] if isinstance(shown, ObjectCode) else shown.codes:
+            if code.kind != "cubin":
+                yield _cells(code.kind, code, None)
+                continue
+            for found in code.report().kernels:
+                if not name or name in (found.name, found.symbol):
+                    yield _cells(found.name, code, found)
 
 
 def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list[str]:
