@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rtcompile.extras.record import of_cupy
+from rtcompile.extras.record import warming
 
 MOST_BYTES = 1 << 20
 SECONDS_EACH = 30
@@ -163,7 +163,7 @@ def packed(kernels: list[dict[str, Any]]) -> bytes:
     )
     for kernel in kept:  # which builds begin first depends on it, to the tenth of a second
         kernel["milliseconds"] = round(kernel["milliseconds"], -2)
-    document = {"format": of_cupy.FORMAT, "cupy": cupy.__version__, "kernels": kept}
+    document = {"format": warming.KERNELS_FORMAT, "cupy": cupy.__version__, "kernels": kept}
     text = json.dumps(document, separators=(",", ":"))
     return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
 
@@ -199,7 +199,7 @@ def main() -> None:
             print(f"left out: {line['left out']} {line['options']}")
     data = packed([*kernels.values()])
     minor = ".".join(cupy.__version__.split(".")[:2])
-    output = given.output or Path(of_cupy.FOLDER) / f"{minor}.json.xz"
+    output = given.output or Path(warming.KERNELS) / f"{minor}.json.xz"
     output.parent.mkdir(exist_ok=True)
     output.write_bytes(data)
     began = sum("began" in line for line in notes)

@@ -54,11 +54,11 @@ def warm(given: Namespace) -> int:
 
 def cupys_record(given: Namespace) -> Record:
     """Return the record of CuPy's own kernels, and print differences from this environment."""
-    from rtcompile.extras.record import of_cupy
+    from rtcompile.extras.record import warming
     from rtcompile.lookup.find import compute_capability
 
     archs = given.arch or ["sm_{}{}".format(*compute_capability())]
-    record = of_cupy.record(archs[0])
+    record = warming.record_of_cupy(archs[0])
     _mention_differences("the record of CuPy's kernels", record)
     return record
 

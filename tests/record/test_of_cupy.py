@@ -17,7 +17,7 @@ from cupy.cuda import compiler  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.cli import main  # noqa: E402
-from rtcompile.extras.record import of_cupy, recording, warming  # noqa: E402
+from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.frontends.cupy_hook import program_name  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.request import options as compiler_options  # noqa: E402
@@ -31,12 +31,12 @@ SMALL = [
 ]
 
 
-@pytest.fixture(params=sorted(of_cupy.files()), ids=lambda minor: f"{minor[0]}.{minor[1]}")
+@pytest.fixture(params=sorted(warming.files_of_cupy()), ids=lambda minor: f"{minor[0]}.{minor[1]}")
 def kernels(request: Any) -> list[dict[str, Any]]:
     """The kernels of each record in the package."""
-    with lzma.open(of_cupy.files()[request.param]) as file:
+    with lzma.open(warming.files_of_cupy()[request.param]) as file:
         document = json.loads(file.read())
-    assert document["format"] == of_cupy.FORMAT
+    assert document["format"] == warming.KERNELS_FORMAT
     assert tuple(map(int, document["cupy"].split(".")[:2])) == request.param
     return list(document["kernels"])
 
@@ -46,12 +46,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that replaces the package's record by one of two kernels."""
 
     def put(cupys: str = cupy.__version__, **more: Any) -> None:
-        document = {"format": of_cupy.FORMAT, "cupy": cupys, "kernels": SMALL, **more}
+        document = {"format": warming.KERNELS_FORMAT, "cupy": cupys, "kernels": SMALL, **more}
         for kernel in document["kernels"]:
             kernel["milliseconds"] = 0
         minor = ".".join(cupys.split(".")[:2])
         (tmp_path / f"{minor}.json.xz").write_bytes(lzma.compress(json.dumps(document).encode()))
-        monkeypatch.setattr(of_cupy, "FOLDER", str(tmp_path))
+        monkeypatch.setattr(warming, "KERNELS", str(tmp_path))
 
     put()
     return put
@@ -73,8 +73,8 @@ def request_as_cupy(monkeypatch: pytest.MonkeyPatch, arch: str, kernel: dict[str
 
 
 def test_every_minor_version_has_a_record_below_a_megabyte():
-    assert of_cupy.files()
-    assert all(os.path.getsize(path) <= 1 << 20 for path in of_cupy.files().values())
+    assert warming.files_of_cupy()
+    assert all(os.path.getsize(path) <= 1 << 20 for path in warming.files_of_cupy().values())
 
 
 def test_a_record_has_everyday_kernels_of_each_kind(kernels):
@@ -111,7 +111,7 @@ def test_a_record_makes_no_compiler_run_programs_or_write_files(kernels):
 def test_the_wheel_has_the_records_and_the_license_of_their_sources(rtcompile_wheel):
     with zipfile.ZipFile(rtcompile_wheel) as wheel:
         folder = "rtcompile/extras/record/kernels_of_cupy"
-        for path in of_cupy.files().values():
+        for path in warming.files_of_cupy().values():
             with open(path, "rb") as file:
                 assert wheel.read(f"{folder}/{os.path.basename(path)}") == file.read()
         assert b"Preferred Networks" in wheel.read(f"{folder}/LICENSE.txt")
@@ -121,7 +121,7 @@ def test_the_wheel_has_the_records_and_the_license_of_their_sources(rtcompile_wh
 @pytest.mark.takes_seconds
 def test_a_slice_of_the_record_builds_for_two_architectures_and_serves_cupy(kernels, monkeypatch):
     archs = ["sm_80", "sm_120"]
-    record = of_cupy.record(archs[0])
+    record = warming.record_of_cupy(archs[0])
     record.builds = [build for build in record.builds if "CUPY_FOR(" in build["source"]]
     record.builds = record.builds[:: len(record.builds) // 2]
 
@@ -178,20 +178,20 @@ def test_an_empty_bundle_is_rejected(capsys):
 
 def test_a_patch_release_of_cupy_has_the_same_kernels(small):
     small(f"{MINOR}.99")
-    assert not recording.differences(of_cupy.record("sm_90"))
+    assert not recording.differences(warming.record_of_cupy("sm_90"))
 
 
 def test_the_kernels_of_another_minor_version_are_built_with_a_note(small, tmp_path):
     (tmp_path / f"{MINOR}.json.xz").unlink()
     small("14.77.0")
-    [difference] = recording.differences(of_cupy.record("sm_90"))
+    [difference] = recording.differences(warming.record_of_cupy("sm_90"))
     assert difference == f"recorded with CuPy 14.77.0, and here is CuPy {cupy.__version__}"
 
 
 def test_another_major_version_of_cupy_is_an_error_that_names_the_known_ones(small, monkeypatch):
     monkeypatch.setattr(cupy, "__version__", "99.1.0")
     with pytest.raises(rtcompile.InvalidRequest, match=rf"CuPy 99.1.0.* CuPy {MINOR}: record your"):
-        of_cupy.record("sm_90")
+        warming.record_of_cupy("sm_90")
 
 
 def test_without_a_device_the_architecture_is_required(small, monkeypatch, capsys):

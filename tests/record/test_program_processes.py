@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.extras.record import recording
-from rtcompile.extras.record.recording import Tally
+from rtcompile.extras.record.program import Tally
 from rtcompile.extras.record.started import sitecustomize
 from tests.jobs import eventually
 from tests.processes import ran

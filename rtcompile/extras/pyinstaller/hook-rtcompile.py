@@ -7,7 +7,7 @@ hiddenimports = collect_submodules(
 )
 # These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches,
 # reproducers of crashes, and progress.
-hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.repeatable"]
+hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.warming"]
 hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reproducer"]
 hiddenimports += ["rtcompile.extras.progress", "cuda.pathfinder"]
 datas = collect_data_files("rtcompile")

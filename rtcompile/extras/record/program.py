@@ -10,6 +10,8 @@ import atexit
 import os
 import subprocess
 import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,11 +21,13 @@ from typing import NoReturn
 import rtcompile
 from rtcompile import InvalidRequest, RtcompileError
 from rtcompile.extras.record import recording
-from rtcompile.extras.record.recording import Counter, KernelUse, Recorder, Tally, new_log
+from rtcompile.extras.record.recording import Counter, Recorder
 from rtcompile.named import NamedTuple
 
 _VARIABLE = "RTCOMPILE_RUN"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
+_LOG = "rtcompile-run-"
+_ABANDONED_SECONDS = 24 * 3600.0
 _INCOMPLETE = 1
 _NOT_RECORDED = 2
 
@@ -56,7 +60,7 @@ def become(
         else:
             recorder = Recorder(record)
             recorder.create()
-    log, record = (recorder.log, recorder.path) if record else (new_log(), "")
+    log, record = (recorder.log, recorder.path) if record else (_new_log(), "")
     run = Run(_identity(), log, record, json, report, check, known)
     # An empty entry among others of the path is the working directory.
     given = os.environ.get("PYTHONPATH")
@@ -71,6 +75,22 @@ def become(
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     unbuffered = ["-u"] * getattr(sys.stdout, "write_through", False)
     os.execve(sys.executable, [sys.executable, *flags, *unbuffered, *words], environ)  # noqa: S606  # no shell is wanted
+
+
+def _new_log() -> str:
+    """Make the log of a run of this process; return its path."""
+    descriptor, path = tempfile.mkstemp(prefix=f"{_LOG}{os.getpid()}-")
+    os.close(descriptor)
+    folder = os.path.dirname(path)
+    for name in os.listdir(folder):
+        process = name.removeprefix(_LOG).partition("-")[0]
+        if name.startswith(_LOG) and not os.path.exists(f"/proc/{process}"):
+            abandoned = os.path.join(folder, name)
+            with suppress(OSError):  # it is another user's, or gone
+                # A run whose process is not here may be on another machine.
+                if time.time() - os.lstat(abandoned).st_mtime > _ABANDONED_SECONDS:
+                    os.unlink(abandoned)
+    return path
 
 
 def _identity() -> str:
@@ -99,16 +119,78 @@ def take_part(*, with_cupy: bool = False) -> None:
     for run in runs:
         if run.log not in _counters:
             counter = Recorder(run.record) if run.record else Counter(run.log)
-            _counters[run.log] = (
-                counter  # before the next line, whose import may call this function
-            )
+            # It is stored before `start`, whose import may call this function.
+            _counters[run.log] = counter
             counter.start()
     if with_cupy and runs:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run's report has it
             problem = rtcompile.install().problem
         for counter in _counters.values() if problem else ():
-            counter.append(["problem", problem])
+            counter.append(["problems", problem])
+
+
+# --- What the processes counted -------------------------------------------------------------------
+
+
+class KernelUse(NamedTuple):
+    """One requested kernel, with its time and the time that a hit saved."""
+
+    name: str
+    arch: str
+    backend: str
+    hit: str
+    milliseconds: float
+    spared: float
+
+
+class Tally(NamedTuple):
+    """The requests of a run, and why some of its processes' kernels are not counted."""
+
+    builds: list[KernelUse]
+    missing: list[str]  # requests that were not in the cache where nothing could be compiled
+    problems: list[str]
+    by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
+
+    @classmethod
+    def read(cls, path: str) -> Tally:
+        """Return the counts in the lines of a log, ignoring a record's lines."""
+        tally = cls([], [], [], [])
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = file.readlines()
+        except OSError as error:
+            return cls([], [], [f"the requests could not be counted: {error}"], [])
+        for line in lines:
+            try:
+                kind, *fields = loads(line)
+            except ValueError:
+                tally.problems.append(
+                    "processes of the run could not write all they requested: the folder "
+                    f"{os.path.dirname(path)} is full"
+                )
+                continue
+            if kind in cls._fields:
+                of_build = kind == "builds"
+                getattr(tally, kind).append(KernelUse(*fields) if of_build else fields[0])
+        return tally
+
+    def line(self) -> str:
+        """Return one line: kernels, hits, builds, seconds saved."""
+        built = [build for build in self.builds if not build.hit]
+        spent = sum(build.milliseconds for build in built) / 1e3
+        spared = sum(build.spared for build in self.builds) / 1e3
+        kernels = len(self.builds)
+        shared = sum(build.hit == "remote" for build in self.builds)
+        of_stores = f" ({shared} of them from shared stores)" if shared else ""
+        by_nvcc = ""
+        if self.by_nvcc:
+            seconds = f"{sum(self.by_nvcc) / 1e3:.1f} s"
+            by_nvcc = f"; {len(self.by_nvcc)} by NVCC as requested, {seconds}: try --nvrtc-first"
+        return (
+            f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
+            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{by_nvcc}"
+        )
 
 
 # --- In the main process ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Counts a program's requests, and records its builds, so another machine can make the same.
+"""Records a program's builds, so another machine can make the same.
 
 While the program runs, its processes append each request to ``FILE.part`` as one line of JSON, and a killed
 program leaves its requests there. At the program's end they become one JSON document, ``FILE``.
@@ -12,9 +12,7 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,76 +23,16 @@ from rtcompile import InvalidRequest, JitDisabled, RtcompileError, ToolkitNotFou
 from rtcompile.errors import callers_frame
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.named import NamedTuple
 
 if TYPE_CHECKING:
     from rtcompile import CompileRequest, ObjectCode
+    from rtcompile.types import Header
 
-# --- Counts ------------------------------------------------------------------------------------------
-
-_PREFIX = "rtcompile-run-"
-_ABANDONED_SECONDS = 24 * 3600.0
-
-
-class KernelUse(NamedTuple):
-    """One requested kernel, with its time and the time that a hit saved."""
-
-    name: str
-    arch: str
-    backend: str
-    hit: str
-    milliseconds: float
-    spared: float
+FORMAT = "rtcompile record 5"
+MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
-class Tally(NamedTuple):
-    """The requests of a run, and why some of its processes' kernels are not counted."""
-
-    builds: list[KernelUse]
-    missing: list[str]  # requests that were not in the cache where nothing could be compiled
-    problems: list[str]
-    by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
-
-    @classmethod
-    def read(cls, path: str) -> Tally:
-        """Return the counts in the lines of a log, ignoring a record's lines."""
-        tally = cls([], [], [], [])
-        try:
-            with open(path, encoding="utf-8") as file:
-                lines = file.readlines()
-        except OSError as error:
-            return cls([], [], [f"the requests could not be counted: {error}"], [])
-        for line in lines:
-            try:
-                kind, *fields = json.loads(line)
-            except ValueError:
-                tally.problems.append(
-                    "processes of the run could not write all they requested: the folder "
-                    f"{os.path.dirname(path)} is full"
-                )
-                continue
-            if kind == "kernel":
-                tally.builds.append(KernelUse(*fields))
-            elif kind in ("missing", "problem", "by_nvcc"):
-                getattr(tally, {"problem": "problems"}.get(kind, kind)).append(*fields)
-        return tally
-
-    def line(self) -> str:
-        """Return one line: kernels, hits, builds, seconds saved."""
-        built = [build for build in self.builds if not build.hit]
-        spent = sum(build.milliseconds for build in built) / 1e3
-        spared = sum(build.spared for build in self.builds) / 1e3
-        kernels = len(self.builds)
-        shared = sum(build.hit == "remote" for build in self.builds)
-        of_stores = f" ({shared} of them from shared stores)" if shared else ""
-        by_nvcc = ""
-        if self.by_nvcc:
-            seconds = f"{sum(self.by_nvcc) / 1e3:.1f} s"
-            by_nvcc = f"; {len(self.by_nvcc)} by NVCC as requested, {seconds}: try --nvrtc-first"
-        return (
-            f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
-            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{by_nvcc}"
-        )
+# --- Counting and recording the requests of a process -------------------------------------------------
 
 
 class Counter:
@@ -119,7 +57,7 @@ class Counter:
         build = outcome.build
         spared = build.compiled_in if build.hit else 0.0
         how = build.backend, build.hit or "", build.milliseconds, spared
-        self.append(["kernel", request.name, str(outcome.arch), *how])
+        self.append(["builds", request.name, str(outcome.arch), *how])
         is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
         if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
             self.append(["by_nvcc", build.milliseconds])
@@ -133,28 +71,6 @@ class Counter:
                 log.write((json.dumps(line) + "\n").encode())
         except OSError as error:
             self.problem = error
-
-
-def new_log() -> str:
-    """Make the log of a run of this process; return its path."""
-    descriptor, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-")
-    os.close(descriptor)
-    folder = os.path.dirname(path)
-    for name in os.listdir(folder):
-        process = name.removeprefix(_PREFIX).partition("-")[0]
-        if name.startswith(_PREFIX) and not os.path.exists(f"/proc/{process}"):
-            abandoned = os.path.join(folder, name)
-            with suppress(OSError):  # it is another user's, or gone
-                # A run whose process is not here may be on another machine.
-                if time.time() - os.lstat(abandoned).st_mtime > _ABANDONED_SECONDS:
-                    os.unlink(abandoned)
-    return path
-
-
-# --- Records -----------------------------------------------------------------------------------------
-
-FORMAT = "rtcompile record 5"
-MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
 class Recorder(Counter):
@@ -172,7 +88,7 @@ class Recorder(Counter):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self.log, flags, 0o644))
-        self.append({"format": FORMAT, **loaded_versions()})
+        self.append(_document(_loaded_versions()))
 
     def finish(self) -> Record:
         """Stop, and write the whole record."""
@@ -181,7 +97,7 @@ class Recorder(Counter):
         with suppress(ValueError):
             listeners.remove(self.note)
         record = read(self.log, trust_options=True)
-        text = json.dumps(record.document(), indent=1)
+        text = json.dumps(_document(record.versions, record.builds, record.headers), indent=1)
         sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
         os.unlink(self.log)
         if self.problem is not None:
@@ -193,24 +109,19 @@ class Recorder(Counter):
         super().note(request, outcome)
         if isinstance(outcome, RtcompileError):
             return
-        # CuPy is not loaded yet when recording starts.
-        self._append_once({"format": FORMAT, **loaded_versions()})
-        recorded = rtcompile.types.RecordedBuild.of(request, outcome)
         frame = callers_frame()[1]
         at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        entry = {**recorded.fields, "requested at": at}
-        for header in outcome.build.headers:
-            if header.label.startswith("user") and self._is_new(header.digest):
-                self._keep(header.path, header.digest)
-        self._append_once(entry, milliseconds=round(outcome.build.compiled_in, 1))
-
-    def _keep(self, path: str, digest: str) -> None:
-        """Write the contents of one of the user's headers."""
-        with suppress(OSError):  # removed meanwhile: reading the record reports that it is missing
-            data = sealed.read_given(path)
-            if content_digest(data) == digest:
-                packed = f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
-                self.append({"header": digest, "contents": packed})
+        entry = {**rtcompile.types.RecordedBuild.of(request, outcome).fields, "requested at": at}
+        headers = {
+            header.digest: packed
+            for header in outcome.build.headers
+            if header.label.startswith("user") and self._is_new(header.digest)
+            if (packed := _packed(header))
+        }
+        if self._is_new(json.dumps(entry, sort_keys=True)):
+            timed = {**entry, "milliseconds": round(outcome.build.compiled_in, 1)}
+            # CuPy is not loaded yet when recording starts.
+            self.append(_document(_loaded_versions(), [timed], headers))
 
     def _is_new(self, what: str) -> bool:
         with self._guard:
@@ -218,10 +129,32 @@ class Recorder(Counter):
             self._written.add(what)
         return new
 
-    def _append_once(self, entry: Mapping[str, Any], **more: Any) -> None:
-        """Append an entry with the further fields `more`, unless an equal entry was written before."""
-        if self._is_new(json.dumps(entry, sort_keys=True)):
-            self.append({**entry, **more})
+
+def _document(
+    versions: Mapping[str, str],
+    builds: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return a record as plain values: the whole one, or a line of a log."""
+    return {"format": FORMAT, **versions, "builds": builds, "headers": headers or {}}
+
+
+def _packed(header: Header) -> str:
+    """Return the contents of one of the user's headers, "" if it has changed since it was read."""
+    with suppress(OSError):  # removed meanwhile: reading the record reports that it is missing
+        data = sealed.read_given(header.path)
+        if content_digest(data) == header.digest:
+            return f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
+    return ""
+
+
+def _loaded_versions() -> dict[str, str]:
+    """Return the versions of the loaded packages on which a program's requests depend."""
+    cupy = sys.modules.get("cupy._version")
+    return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
+
+
+# --- Records ------------------------------------------------------------------------------------------
 
 
 class Record:
@@ -237,10 +170,6 @@ class Record:
         }
         self.builds = builds  # the fields of a `RecordedBuild` each
         self.headers = headers  # digest of a user's header to "SIZE:COMPRESSED"
-
-    def document(self) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return {"format": FORMAT, **self.versions, "builds": self.builds, "headers": self.headers}
 
     def found_by_path(self) -> list[str]:
         """Return the headers outside all searched directories, which are found only by their paths."""
@@ -270,8 +199,8 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file; unless `trust_options`, raise if its options would run or write something."""
     text = sealed.read_text(path)
     document = _json(text)
-    lines = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
-    versions, builds, headers = _parts(path, lines)
+    documents = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
+    versions, builds, headers = _merged(path, documents)
     try:
         recorded = [rtcompile.types.RecordedBuild(entry) for entry in builds]
     except InvalidRequest:
@@ -294,39 +223,33 @@ def read(path: str, *, trust_options: bool = False) -> Record:
     return Record(versions, builds, headers)
 
 
-def _parts(path: str, lines: list[Any]) -> tuple[dict[str, str], list[Any], dict[str, Any]]:
+def _merged(path: str, documents: list[Any]) -> tuple[dict[str, str], list[Any], dict[str, Any]]:
     """Return the versions, builds and headers of a record's one document, or of a log's lines."""
-    if not lines or not isinstance(lines[0], dict):
+    if not documents or not isinstance(documents[0], dict):
         raise InvalidRequest(
             f"{path}: this is not a record, or it is truncated; "
             "`rtcompile run --record FILE script.py` writes one"
         )
     versions = {"rtcompile": "", "cupy": ""}
-    builds: list[Any] = []
+    builds: dict[str, Any] = {}  # several processes may record the same build
     headers: dict[str, Any] = {}
-    seen: set[str] = set()  # several processes may record the same build
-    for entry in lines:
-        if not isinstance(entry, dict):
+    for document in documents:
+        if not isinstance(document, dict):
             continue  # a count, or the incomplete last line of a killed program
-        if "header" in entry:
-            headers[str(entry["header"])] = entry.get("contents", "")
-        elif "source" in entry:
-            what = json.dumps({**entry, "milliseconds": 0})
-            builds += [] if what in seen else [entry]
-            seen.add(what)
-        else:
-            if entry.get("format") != FORMAT:
-                raise InvalidRequest(
-                    f"{path}: its format is {entry.get('format')!r}, and this rtcompile reads "
-                    f"{FORMAT!r}; record the program again with `rtcompile run --record`"
-                )
-            versions.update((name, str(entry[name])) for name in versions if entry.get(name))
-            given = entry.get("builds", []), entry.get("headers", {})
-            if not isinstance(given[0], list) or not isinstance(given[1], dict):
-                raise _damaged(path)
-            builds += given[0]
-            headers.update(given[1])
-    return versions, builds, headers
+        if document.get("format") != FORMAT:
+            raise InvalidRequest(
+                f"{path}: its format is {document.get('format')!r}, and this rtcompile reads "
+                f"{FORMAT!r}; record the program again with `rtcompile run --record`"
+            )
+        versions.update((name, str(document[name])) for name in versions if document.get(name))
+        found = document.get("builds", []), document.get("headers", {})
+        if not isinstance(found[0], list) or not isinstance(found[1], dict):
+            raise _damaged(path)
+        for build in found[0]:
+            timeless = {**build, "milliseconds": 0} if isinstance(build, dict) else build
+            builds.setdefault(json.dumps(timeless), build)
+        headers.update(found[1])
+    return versions, [*builds.values()], headers
 
 
 def _damaged(path: str) -> InvalidRequest:
@@ -338,12 +261,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def loaded_versions() -> dict[str, str]:
-    """Return the versions of the loaded packages on which a program's requests depend."""
-    cupy = sys.modules.get("cupy._version")
-    return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
 
 
 def differences(record: Record, compilers: Sequence[str] = ()) -> list[str]:

@@ -1,1 +1,0 @@
-"""Python processes that a program under ``rtcompile run`` starts: they search this folder first."""
