@@ -136,7 +136,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as keep:
         process("batch", 1, keep, 1)
-        for folder in ("index", "objects", "manifests"):
+        for folder in ("index", "objects", "records"):
             shutil.rmtree(os.path.join(keep, folder), ignore_errors=True)
         results = {f"{n} kernels": measure(n, given.workers, keep) for n in given.kernels}
     _machine.save("batch_small", results)

@@ -111,7 +111,7 @@ def measure(who: str, source: str, cache: str, *, pch: bool = False, linger: boo
 
 def forget_objects(cache: str) -> None:
     """Make the next build a miss, of a compiler and headers that are known."""
-    for folder in ("objects", "manifests"):
+    for folder in ("objects", "records"):
         for where, _, files in os.walk(os.path.join(cache, folder)):
             for file in files:
                 os.unlink(os.path.join(where, file))

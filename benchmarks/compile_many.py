@@ -136,7 +136,7 @@ def run(kernels: int, workers: list[int], sort: str) -> dict[str, object]:
         keep, full = os.path.join(folder, "keep"), os.path.join(folder, "full")
         # What was found of the toolchain, and the precompiled header.
         seconds("rtcompile", 1, keep, sort=sort, first=1_000_000)
-        for name in ("index", "objects", "manifests", "portable"):
+        for name in ("index", "objects", "records"):
             shutil.rmtree(os.path.join(keep, name), ignore_errors=True)
         seconds("rtcompile", 8 * workers[-1], full, sort=sort, first=2_000_000, pch=True)
         numbers = itertools.count(1)

@@ -64,7 +64,7 @@ def run(command: list[str], caches: Path, **more: str) -> tuple[float, float]:
 
 def forget_builds(caches: Path) -> Path:
     """Leave only the precompiled headers in a cache."""
-    for part in ("index", "objects", "manifests", "portable"):
+    for part in ("index", "objects", "records"):
         shutil.rmtree(caches / "rtcompile" / part, ignore_errors=True)
     return caches
 

@@ -80,7 +80,7 @@ def run(task: Path, who: str, cache: Path) -> dict[str, list[float]]:
 
 def forget_builds(cache: Path) -> None:
     """Leave only the precompiled headers in a cache, where they are: a copy would be another file."""
-    for part in ("index", "objects", "manifests", "portable"):
+    for part in ("index", "objects", "records"):
         shutil.rmtree(cache / part, ignore_errors=True)
 
 

@@ -96,7 +96,7 @@ def main() -> None:
             return dict(json.loads(done.stdout))
 
         run(0)
-        for kind in ("objects", "manifests"):
+        for kind in ("objects", "records"):
             shutil.rmtree(os.path.join(cache, kind), ignore_errors=True)
         os.rename(cache, keep)
         for number in range(1, ROUNDS + 1):

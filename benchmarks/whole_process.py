@@ -149,7 +149,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as keep:
         for who in ("CuPy alone", "rtcompile"):  # CuPy's own kernel and our toolchain, found once
             process(child, who, 1, ["-DWARM"], keep)
-        for folder in ("objects", "manifests"):
+        for folder in ("objects", "records"):
             shutil.rmtree(os.path.join(keep, "rtcompile", folder), ignore_errors=True)
         for state in ("warm", "cold") if gpu else ("cold",):
             for kind, options in OPTIONS.items():

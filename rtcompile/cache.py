@@ -177,7 +177,7 @@ def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
         found = pipeline.search(query, "plan", keeps=False)
     except JitDisabled:
         return "a source given by --link is not in the cache, and this check compiles nothing", None
-    return ("" if found is not None else query.why_missed()), query.plan
+    return ("" if found is not None else query.missing.why()), query.plan
 
 
 def opened() -> tuple[Settings, Store]:

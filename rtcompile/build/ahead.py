@@ -219,9 +219,9 @@ def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
         return None
     error = future.exception()
     if isinstance(error, CompileError) and type(error) in (CompileError, LinkError):
-        # A failure that depends on files is in the negative cache while these are unchanged.
+        # A failure that depends on files is in the cache while these are unchanged.
         key_inputs = planned.plan_of(query).key_inputs
-        if Store.open(query.settings).negative.find(key_inputs) is None:
+        if Store.open(query.settings).failure(key_inputs) is None:
             return None
     elif error is not None or pipeline.search(query, "nothing", keeps=False) is None:
         return None  # The next attempt may succeed, since something has changed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,11 @@ from rtcompile.build import plan as plans
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
 from rtcompile.files import headers
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import content_digest
 from rtcompile.messages import diagnostics, rendering
 from rtcompile.request import cxx
-from rtcompile.request.units import CompileFailure, Hints, joined_logs
+from rtcompile.request.units import CompileFailure, Hints, joined_logs, missing_headers
 from rtcompile.settings import Settings
 from rtcompile.store.folder import Folder
 
@@ -44,6 +46,18 @@ ADVICE = {
 _CACHED = (
     "Cached: an earlier build failed like this, and nothing that it read has changed; "
     "recompile=True runs the compiler again."
+)
+# Patterns are compiled only after a failure, since that takes 0.3 ms.
+# Patterns of errors that the source or its options caused.
+_DIAGNOSED = (
+    r"\(\d+\): (?:catastrophic )?error"
+    r"|^ptxas(?: fatal| error|.*; (?:error|fatal))\s*:"
+    r"|^nvrtc: error: (?:unrecognized option|invalid value)"
+)
+# Patterns of errors that the machine may have caused.
+_UNDECIDED = (
+    r"No such file or directory|[Oo]ut of memory|[Mm]emory allocation|No space left|[Ii]nternal error"
+    r"|Too many open files|[Cc]ould not open (?!source)|library load error|Permission denied|Input/output error"
 )
 _KINDS: dict[str, type[CompileError]] = {
     "link": LinkError,
@@ -167,3 +181,16 @@ def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
     wrote = "only warnings" if found else "no message"
     text = f"{failure.backend} failed and wrote {wrote} (the command: {command[:_LONGEST_COMMAND]})"
     return (Diagnostic("error", text), *found)
+
+
+def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
+    """Return the files that a failure depends on (`recorded`, if they were not observed), or why it is not kept."""
+    log = failure.log
+    missing = failure.backend == "nvcc" and missing_headers(log)
+    is_diagnosed = missing or failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
+    is_read_known = failure.files is not None or failure.trace is not None
+    if failure.kind not in ("error", "link") or not is_diagnosed or not is_read_known:
+        return FileSet(uncacheable="a crash, a limit, or files that are not known")
+    if not missing and (undecided := re.search(_UNDECIDED, log)):
+        return FileSet(uncacheable=undecided[0])
+    return recorded() if failure.files is None else failure.files

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rtcompile.errors import CompileError
     from rtcompile.files.fileset import FileSet
     from rtcompile.messages.fallback import Decision
-    from rtcompile.store.negative import Remembered
+    from rtcompile.request.object_code import Record
 
 # Modules that only some builds need (NVCC, the linker, error messages) are imported in functions. Importing them
 # here would double the 40 ms that a first build spends on imports.
@@ -69,7 +69,7 @@ class Miss:
         settings: Settings,
         store: Store,
         why_missed: Callable[[], str],
-        known: Remembered | None = None,
+        known: Record | None = None,
     ) -> None:
         self.plan = self.for_nvrtc = plan
         self.settings = settings
@@ -94,8 +94,8 @@ class Miss:
         if plan.key_inputs.backend == "nvcc":
             return self._with_nvcc(self.why_missed())
         if known is not None and plan.key_inputs.backend in EITHER:
-            self.depends = known.depends
-            return self._with_nvcc(known.why_nvcc, known.failure)
+            self.depends = known.files
+            return self._with_nvcc(known.reason, known.failure)
         outcome = self._with_added_flags(self._nvrtc)
         if isinstance(outcome, Compiled):
             return self._finish("nvrtc", outcome, self.plan.search)
@@ -153,8 +153,9 @@ class Miss:
         return as_error(failure, self.plan, why_nvcc=why_nvcc)
 
     def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
-        """Keep a failure in the negative cache, unless it depends on more than files, or a file changed."""
-        from rtcompile.store.negative import Remembered, dependencies_of
+        """Keep a failure in the cache, unless it depends on more than files, or a file changed."""
+        from rtcompile.build.failures import dependencies_of
+        from rtcompile.request.object_code import Record
 
         key_inputs = self.plan.key_inputs
         depends = [] if self.depends is None else [self.depends]
@@ -163,7 +164,7 @@ class Miss:
             depends.append(dependencies_of(each, partial(self._recorded, each, searched)))
         if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
             files = reduce(fileset.FileSet.joined, depends)
-            self.store.negative.remember(key_inputs, Remembered(failure, why_nvcc, files))
+            self.store.keep_failure(key_inputs, Record(files, reason=why_nvcc, failure=failure))
 
     def _add(self, decision: Decision) -> bool:
         """Add a decision's flags, which are not in the cache key; return whether one is new."""

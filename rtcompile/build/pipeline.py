@@ -48,8 +48,8 @@ LEVELS: tuple[tuple[str | None, Callable[[Query], Found | None] | str, str], ...
     ("bundle", _in_bundles, "nothing"),
     ("disk", lookup.in_index, "nothing"),
     ("bundle", "rtcompile.build.planned:in_bundles", "options"),
-    ("disk", "rtcompile.build.planned:in_manifests", "plan"),
-    (None, "rtcompile.build.planned:in_negative_cache", "lock"),  # raises the error
+    ("disk", "rtcompile.build.planned:in_records", "plan"),
+    (None, "rtcompile.build.planned:in_failures", "lock"),  # raises the error
     ("remote", "rtcompile.build.planned:in_shared_stores", "lock"),
     (None, "rtcompile.build.planned:by_compiler", "lock"),
 )
@@ -67,13 +67,14 @@ def search(query: Query, *needs: str, keeps: bool = True) -> ObjectCode | None:
         found = find_in(query)
         if found is not None:
             if keeps and where != "memory":
-                lookup.keep(query, found)
+                lookup.keep(query, found, is_planned=need != "nothing")
             if need != "nothing":
                 return found.obj
             if keeps and not query.only_cached and found.obj.build.hit != "bundle":
                 count(query.environment.folder, hits=1)
             milliseconds = (time.perf_counter() - started) * 1e3
-            return hit(found.obj, found.files, str(where), milliseconds, found.notes)
+            files, notes = found.record.files, found.record.notes
+            return hit(found.obj, files, str(where), milliseconds, notes)
     return None
 
 

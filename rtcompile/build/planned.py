@@ -17,7 +17,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Found, Query, query_of
-from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.object_code import ObjectCode, Record, files_of
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import Limits, TimeLimit
@@ -89,7 +89,7 @@ def _built_once(query: Query) -> ObjectCode:
             needs = ("lock",) if settings.recompile else ("plan", "lock")
             code = pipeline.search(query, *needs)
         except CompileError:
-            if not query.failed and query.store.negative.find(plan.key_inputs):
+            if not query.failed and query.store.failure(plan.key_inputs):
                 lookup.note_failure(query)
             raise
     assert code is not None  # the last level builds it, or raises an error
@@ -107,30 +107,30 @@ def in_bundles(query: Query) -> Found | None:
 
     code = from_bundle.Search(query).exact()
     # Bundles check their files each time, so no level above keeps the code.
-    return None if code is None else Found(code, FileSet(uncacheable="bundled"))
+    return None if code is None else Found(code, Record(FileSet(uncacheable="bundled")))
 
 
-def in_manifests(query: Query) -> Found | None:
+def in_records(query: Query) -> Found | None:
     """Return code of the cache whose files have the same contents, whatever their paths or times are."""
     key_inputs = plan_of(query).key_inputs
     found = query.store.search(key_inputs, counts=not query.only_cached)
     if isinstance(found, ObjectCode):
         return _with_files(query, found)
-    query.why_missed = found
+    query.missing = found
     return None
 
 
-def in_negative_cache(query: Query) -> None:
+def in_failures(query: Query) -> None:
     """Raise the error of the last build, if it would fail again."""
-    settings, plan, negative = query.settings, query.plan, query.store.negative
+    settings, plan, store = query.settings, query.plan, query.store
     if settings.recompile:
-        negative.forget(plan.key_inputs)
+        store.forget_failure(plan.key_inputs)
     elif settings.jit:
-        query.failure = known = negative.find(plan.key_inputs)
-        if known is not None and (not known.why_nvcc or plans.lack_of_nvcc(plan)):
+        query.failure = known = store.failure(plan.key_inputs, query.missing)
+        if known is not None and (not known.reason or plans.lack_of_nvcc(plan)):
             from rtcompile.build.failures import as_error
 
-            raise as_error(known.failure, plan, why_nvcc=known.why_nvcc, cached=True)
+            raise as_error(known.failure, plan, why_nvcc=known.reason, cached=True)
 
 
 def in_shared_stores(query: Query) -> Found | None:
@@ -147,7 +147,7 @@ def in_shared_stores(query: Query) -> Found | None:
 def by_compiler(query: Query) -> Found:
     """Compile the code, under a lease if stores are shared; raise `JitDisabled` if that is forbidden."""
     settings, plan, store = query.settings, query.plan, query.store
-    why = query.why_missed or partial(store.why, plan.key_inputs)
+    why = query.missing.why if query.missing else partial(store.why, plan.key_inputs)
     if not settings.jit:
         raise JitDisabled(why() or "recompile=True needs a compiler")
     # If a shared store may have the code, it is queried before a compiler is started.
@@ -174,9 +174,9 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
     if notes:
         notes += code.build.notes
         code = code.replace(build=code.build.replace(notes=notes))
-    entry = query.store.entry_of(decided.key_inputs, code)
+    record = query.store.record_of(decided.key_inputs, code)
     if (
-        entry is None
+        record is None
         # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # The toolchain was replaced, and may now produce other code.
@@ -188,12 +188,11 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
     ):
         files = files_of(code.build) or FileSet()
         files = files.replaced(uncacheable="not known to hold for the request")
-        return Found(code.replace(build=code.build.replace(headers=files)), files)
-    if decided.linked_files.is_empty:
-        return Found(code, entry.dependencies, entry.object_key)
-    files = entry.dependencies.joined(decided.linked_files)
-    code = code.replace(build=code.build.replace(headers=files))
-    return Found(code, files, entry.object_key)
+        return Found(code.replace(build=code.build.replace(headers=files)), Record(files))
+    if not decided.linked_files.is_empty:
+        record = record.replace(files=record.files.joined(decided.linked_files))
+        code = code.replace(build=code.build.replace(headers=record.files))
+    return Found(code, record)
 
 
 def _is_nvrtc_replaced(query: Query) -> bool:

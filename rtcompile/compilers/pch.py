@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING
 
 from rtcompile import __version__, forks
 from rtcompile.files import sealed
-from rtcompile.files.fileset import FileSet, decode_records, encode_records
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import file_clock_ns
 from rtcompile.named import NamedTuple
 from rtcompile.request.key import digest, field
+from rtcompile.request.object_code import Record, decode_records, encode_records
 from rtcompile.request.units import Compiled, CompileFailure, TranslationUnit
 from rtcompile.settings import Settings
 from rtcompile.store import inventory, locks
@@ -107,17 +108,18 @@ class PrefixRecord(NamedTuple):
     @classmethod
     def _decoded(cls, name: str, data: bytes) -> PrefixRecord | None:
         try:
-            [((image, builds, failures, seconds), files)] = decode_records("pch", name, data) or []
-            return cls(image, files, int(builds), int(failures), float(seconds))
+            [record] = decode_records(name, data) or ()
+            builds, failures, seconds = record.notes
+            return cls(record.object_key, record.files, int(builds), int(failures), float(seconds))
         except ValueError:
             return None
 
     def write(self, cache_dir: str, key: str) -> bool:
         """Write the record; False if the folder is not writable."""
         name, numbers = f"{key}.record", map(str, (self.builds, self.failures, self.seconds))
-        data = encode_records("pch", name, [((self.image, *numbers), self.dependencies)])
+        record = Record(self.dependencies, self.image, notes=tuple(numbers))
         try:
-            Folder(cache_dir).publish("pch", name, data)
+            Folder(cache_dir).publish("pch", name, encode_records(name, [record]))
         except OSError:
             return False
         return True

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from rtcompile.files.headers import Header
 
-    # What the cache stores about a build or a failure: texts, and the files that it depends on.
-    Record = tuple[Sequence[str], "FileSet"]
-
 _STAT = struct.Struct("<4q")  # the result of `stat_of`
 _PART = 4  # number of fields for the user's own files, and again for the provided ones
 _OWN, _PROVIDED = slice(0, _PART), slice(_PART, 2 * _PART)
@@ -412,32 +409,3 @@ def joined(texts: Iterable[str]) -> bytes:
 def texts_in(data: bytes) -> list[str]:
     """Return the texts of a field that `joined` made."""
     return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
-
-
-# --- Files of records ------------------------------------------------------------------------------
-
-_RECORD_FIELDS = 1 + PACKED_FIELDS
-
-
-def encode_records(
-    kind: str, key: str, records: Iterable[Record], provided: tuple[str, ...] = ()
-) -> bytes:
-    """Return the content of the file under `key`; files in `provided` folders count as the toolkit's."""
-    fields = []
-    for texts, files in records:
-        fields += [joined(texts), *files.packed(provided)]
-    return sealed.seal(kind, key, fields)
-
-
-def decode_records(kind: str, key: str, data: bytes) -> list[Record] | None:
-    """Return the records in the file found under `key`; None if it does not verify."""
-    fields = sealed.unseal(kind, key, data)
-    if fields is None or len(fields) % _RECORD_FIELDS:
-        return None
-    try:
-        return [
-            (texts_in(fields[at]), FileSet.unpacked(fields[at + 1 : at + _RECORD_FIELDS]))
-            for at in range(0, len(fields), _RECORD_FIELDS)
-        ]
-    except ValueError:
-        return None

@@ -19,7 +19,7 @@ from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import versioned_digest
 from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
 from rtcompile.request import object_code
-from rtcompile.request.object_code import hit
+from rtcompile.request.object_code import Record, hit
 from rtcompile.request.values import SUFFIXES, absolute
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import cuda_of_cupy, import_folders
@@ -266,7 +266,7 @@ def load(bundle: Bundle, row: int, folders: tuple[str, ...], recent: bool = Fals
     decoded = object_code.decode(key, bundle.blob(_extent(fields[8:11])))
     if decoded is None:
         raise UnusableError("it contains builds of another format, or under another's key")
-    return Found(hit(decoded[1], checked, "bundle"), checked)
+    return Found(hit(decoded[1], checked, "bundle"), Record(checked))
 
 
 def _extent(texts: Sequence[bytes]) -> Extent:

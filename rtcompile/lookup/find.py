@@ -10,11 +10,16 @@ import sys
 import time
 
 from rtcompile.errors import DriverError, InvalidRequest, UnsupportedArch
-from rtcompile.files import fileset, sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files import sealed
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, versioned_digest
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import (
+    INDEX,
+    ObjectCode,
+    Record,
+    decode_records,
+    encode_records,
+)
 from rtcompile.request.request import CompileRequest, is_source, names_architecture
 from rtcompile.request.values import absolute, working_directory
 from rtcompile.store.folder import Memory
@@ -93,8 +98,6 @@ def no_device(evidence: str, loading: bool = False) -> UnsupportedArch | DriverE
 
 # --- `Query` --------------------------------------------------------------------------------------
 
-INDEX = "index"  # the cache's folder of index entries
-
 # Options without a path, which mean the same in every working directory.
 WITHOUT_PATH = (
     "--define-macro=",
@@ -123,7 +126,7 @@ class Query:
     planning. Levels that need a plan make it at first use, as `plan`. `capability` is None if the request names its
     architecture, or there is no device. With `recent`, the toolkit's headers that were found unchanged within the
     last second count as unchanged: CuPy's own kernels follow one another and share a hundred headers. `failed` is
-    True if the last build failed according to the index; the negative cache then has its error. Listeners are not
+    True if the last build failed according to the index; the record of its plan then has its error. Listeners are not
     called for a `quiet` query, which the program has not requested yet. One for `only_cached` code compiles nothing,
     and counts no hit. `begun` (performance counter) is when the look-up began.
 
@@ -135,8 +138,8 @@ class Query:
     plan: Any = None  # a `build.plan.Plan`
     store: Any = None  # the local cache, a `store.store.Store`
     seconds: float | None = None  # what the wait for the lock left of the time limit
-    why_missed: Any = None  # a function that returns why no manifest lists the code
-    failure: Any = None  # of NVRTC, after which NVCC builds the code: a `store.negative.Remembered`
+    missing: Any = None  # a `store.store.Missing`, which has the records that were found
+    failure: Record | None = None  # of NVRTC, after which NVCC builds the code
     sharing: Any = None  # the build in the shared stores: an `extras.cluster.stores.Sharing`
 
     def __init__(
@@ -248,23 +251,16 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
 
 
 class Found:
-    """The code of a request, the files that it depends on, its object key, if known, and further notes."""
+    """The code of a request, and its record: the files that it depends on, its object key, if known, and notes."""
 
-    __slots__ = ("files", "notes", "obj", "object_key")
+    __slots__ = ("obj", "record")
 
-    def __init__(
-        self, obj: ObjectCode, files: FileSet, object_key: str = "", notes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, obj: ObjectCode, record: Record) -> None:
         self.obj = obj
-        self.files = files
-        self.object_key = object_key
-        self.notes = notes
+        self.record = record
 
 
 # --- The levels ---------------------------------------------------------------------------------------
-
-SEAL = "index entry"  # the kind of the files in it
-
 
 builds_ahead: Ahead | None = None  # set by `build.ahead`
 
@@ -294,10 +290,11 @@ def _tell(listen: Callable[..., object], *what: object) -> None:
         logs.warn_once(error)
 
 
-def keep(query: Query, found: Found) -> None:
-    """Keep code in the index, if it is new there, and in memory, unless it depends on more than its files."""
-    if not found.files.uncacheable:
-        keep_in_index(query, found)
+def keep(query: Query, found: Found, *, is_planned: bool) -> None:
+    """Keep code in memory, and in the index if it `is_planned`, unless it depends on more than its files."""
+    if not found.record.files.uncacheable:
+        if is_planned:
+            keep_in_index(query, found)
         keep_in_memory(query, found)
 
 
@@ -305,7 +302,7 @@ def in_memory(query: Query) -> Found | None:
     """Return the code that this process found or built before, if its files are unchanged."""
     memory, identity = query.environment.memory, query.identity
     found = None if memory is None or identity is None else memory.find(identity)
-    if found is None or not (found.files.is_empty or found.files.is_unchanged(query.recent)):
+    if found is None or not found.record.files.is_unchanged(query.recent):
         return None
     # Code from a bundle is valid for every toolchain.
     return found if found.obj.build.hit == "bundle" or query.environment.signature() else None
@@ -328,32 +325,31 @@ def in_index(query: Query) -> Found | None:
         return None
     name = query.name()
     folder = query.environment.folder
-    data = folder.read(INDEX, name) if name else None
-    entry = None if data is None else fileset.decode_records(SEAL, name, data)
-    if not entry:
-        query.failed = entry is not None
+    found = folder.decoded(INDEX, name, decode_records) if name else None
+    if not found:
+        query.failed = found is not None
         return None
-    (object_key, *notes), files = entry[0]
-    if not files.is_unchanged(query.recent):
+    record = found[0]
+    if not record.files.is_unchanged(query.recent):
         return None
-    obj = folder.object(object_key)
-    return None if obj is None else Found(obj, files, notes=tuple(notes))
+    obj = folder.object(record.object_key)
+    return None if obj is None else Found(obj, record)
 
 
 def keep_in_index(query: Query, found: Found) -> None:
-    """Write an index entry, if a planned build's object is in the cache."""
-    name = query.name() if found.object_key and query.plan is not None else ""
+    """Write the index entry of a planned build, if its object is in the cache."""
+    name = query.name() if found.record.object_key else ""
     if name:
         provided = [each.path.rstrip("/") + "/" for each in query.plan.toolchain.search]
-        entry = (found.object_key, *found.obj.build.notes), found.files
-        _publish(query, name, fileset.encode_records(SEAL, name, [entry], tuple(provided)))
+        record = found.record.replace(notes=found.obj.build.notes)
+        _publish(query, name, encode_records(name, [record], provided=tuple(provided)))
 
 
 def note_failure(query: Query) -> None:
-    """Write an index entry that makes the next process search the negative cache before it starts a compiler."""
+    """Write an index entry that makes the next process look for the failure's record before it starts a compiler."""
     name = query.name()
     if name and query.environment is environments.current():
-        _publish(query, name, fileset.encode_records(SEAL, name, []))
+        _publish(query, name, encode_records(name, []))
 
 
 def _publish(query: Query, name: str, data: bytes) -> None:

@@ -77,12 +77,12 @@ class KeyInputs(NamedTuple):
 
     @computed_once  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
-        """Return the manifest's key: everything known before a header is read, paths included."""
+        """Return the key of its records: everything known before a header is read, paths included."""
         return digest([*self._policy("lookup"), self._content, self._paths()])
 
     @computed_once
     def portable_key(self) -> str:
-        """Return the key of the manifest for other folders and machines with the same contents."""
+        """Return the key of the records for other folders and machines with the same contents."""
         return digest([*self._policy("portable"), self._content])
 
     @computed_once
@@ -103,6 +103,10 @@ class KeyInputs(NamedTuple):
         if path_bound:
             found.append(self._paths())
         return digest(found)
+
+    def all_compilers(self) -> str:
+        """Return the identities of all compilers and of the linker, on which a failure depends."""
+        return repr([*sorted(self.compilers.items()), self.linker])
 
     def bundle_key(self) -> str:
         """Return the key of builds in a package's bundle: only what the package itself decides."""

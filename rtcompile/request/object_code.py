@@ -1,23 +1,25 @@
-"""The result of a build, `ObjectCode` and `BuildInfo`, and the format of the cache's object files."""
+"""The result of a build, `ObjectCode` and `BuildInfo`; and what the cache keeps of it: object files and `Record`."""
 
 from __future__ import annotations
 
+import struct
 from itertools import chain
 from types import MappingProxyType
 
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
 from rtcompile.files import sealed
+from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
 from rtcompile.request.values import Arch, Value, one_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from rtcompile.diagnostic import Diagnostic
-    from rtcompile.files.fileset import FileSet
-    from rtcompile.files.headers import Header
+    from rtcompile.files.headers import Header, SearchDir
+    from rtcompile.request.units import CompileFailure
     from rtcompile.types import Report
 
 TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
@@ -333,3 +335,148 @@ def key_inputs(key: str, data: bytes) -> dict[str, str]:
         return {}
     texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))
+
+
+# --- Records: what the cache keeps about builds -----------------------------------------------------
+
+# A file has the records of one key, the latest first: of a lookup key, or a key without paths, the builds of a request
+# that read different files, or were made by different compilers; of an index entry's name, the one build of this very
+# request, or no record if it failed; of a precompiled header's key, that header.
+INDEX = "index"  # the cache's folder of index entries
+RECORDS = "records"  # the folder of all other records, except precompiled headers'
+MOST_LISTED = 16  # records of one key
+_RECORD_FIELDS = 1 + PACKED_FIELDS
+
+
+class Record(Value):
+    """One build: its outcome, compiler, notes, and the files that it depends on.
+
+    The outcome is the object under `object_key`, or a `failure`, or neither if the build must not be kept, for a
+    `reason`. A failure with a `reason` is NVRTC's, and NVCC may build the code; the compiler of a failure is all
+    compilers that were there.
+    """
+
+    files: FileSet
+    object_key: str
+    backend: str
+    compiler: str
+    reason: str
+    failure: CompileFailure | None
+    notes: tuple[str, ...]
+    __slots__ = tuple(__annotations__)
+
+    def __init__(
+        self,
+        files: FileSet,
+        object_key: str = "",
+        backend: str = "",
+        compiler: str = "",
+        reason: str = "",
+        failure: CompileFailure | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        set_ = object.__setattr__
+        set_(self, "files", files)
+        set_(self, "object_key", object_key)
+        set_(self, "backend", backend)
+        set_(self, "compiler", compiler)
+        set_(self, "reason", reason)
+        set_(self, "failure", failure)
+        set_(self, "notes", notes)
+
+    @property
+    def slot(self) -> tuple[str, str]:
+        """What two records of one key differ in: a new record replaces the one in its slot."""
+        return self.object_key, self.compiler if self.failure else ""
+
+
+def encode_records(
+    key: str,
+    records: Iterable[Record],
+    *,
+    provided: tuple[str, ...] = (),
+    search: tuple[SearchDir, ...] | None = None,
+) -> bytes:
+    """Return the content of the file under `key`; files in `provided` folders count as the toolkit's.
+
+    With `search`, a path is stored as the position of its search directory and the rest.
+    """
+    fields: list[bytes] = []
+    move = None if search is None else _move_out(search)
+    for record in records:
+        failed = "" if record.failure is None else _failure_text(record.failure)
+        texts = record.object_key, record.backend, record.compiler, record.reason, failed
+        files = record.files if move is None else record.files.moved(move)
+        fields += [joined((*texts, *record.notes)), *files.packed(provided)]
+    return sealed.seal("record", key, fields)
+
+
+def decode_records(
+    key: str, data: bytes, search: tuple[SearchDir, ...] | None = None
+) -> tuple[Record, ...] | None:
+    """Return the records in the file found under `key`; None if it does not verify."""
+    fields = sealed.unseal("record", key, data)
+    if fields is None or len(fields) % _RECORD_FIELDS:
+        return None
+    move = None if search is None else _move_in(search)
+    records = []
+    try:
+        for at in range(0, len(fields), _RECORD_FIELDS):
+            files = FileSet.unpacked(fields[at + 1 : at + _RECORD_FIELDS])
+            if move is not None:
+                files = files.moved(move)
+                hash(files)  # raises if the fields do not fit together
+            object_key, backend, compiler, reason, failed, *notes = texts_in(fields[at])
+            failure = _failure(failed) if failed else None
+            record = Record(files, object_key, backend, compiler, reason, failure, tuple(notes))
+            records.append(record)
+    except (struct.error, StopIteration, IndexError, ValueError, TypeError):
+        return None
+    return tuple(records)
+
+
+def _move_out(search: tuple[SearchDir, ...]) -> Callable[[str], str]:
+    from rtcompile.files.headers import relative_to
+
+    split_path = relative_to(search)
+
+    def stored(path: str) -> str:
+        position, rest = split_path(path)
+        return f"{position if position >= 0 else ''}:{rest}"
+
+    return stored
+
+
+def _move_in(search: tuple[SearchDir, ...]) -> Callable[[str], str]:
+    directories = [directory.path.rstrip("/") + "/" for directory in search]
+
+    def here(path: str) -> str:
+        position, _, rest = path.partition(":")
+        return directories[int(position)] + rest if position else rest
+
+    return here
+
+
+def _failure_text(failure: CompileFailure) -> str:
+    import json
+
+    return json.dumps([_values(each) for each in (failure, failure.before) if each is not None])
+
+
+def _values(failure: CompileFailure) -> list[Any]:
+    return [failure.kind, failure.log, failure.command, failure.backend, failure.hints]
+
+
+def _failure(text: str) -> CompileFailure:
+    import json
+
+    from rtcompile.request.units import CompileFailure, Hints
+
+    def restored(
+        kind: str, log: str, command: list[str], backend: str, hints: Any
+    ) -> CompileFailure:
+        known = hints and Hints(hints[0], tuple(map(tuple, hints[1])))
+        return CompileFailure(kind, log, tuple(command), backend, hints=known)
+
+    failure, *before = [restored(*each) for each in json.loads(text)]
+    return failure._replace(before=before[0] if before else None)

@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 STATISTICS, JOURNAL = "statistics", "journal"
 FOLDERS = (
     "index",
+    "records",
     "objects",
-    "negative",
     "programs",
-    "manifests",
-    "portable",
     "pch",
     "headers",
     "locks",
@@ -42,6 +40,7 @@ FOLDERS = (
     "sources",
     "reproducers",
 )
+_FORMER = ("manifests", "portable", "negative")  # of versions before 0.2
 
 # Time to wait for a process that has locked the journal, on a busy machine.
 _MOST_WAITED_SECONDS = 1.0
@@ -272,7 +271,12 @@ class Folder:
                 try:
                     os.mkdir(name, 0o700, dir_fd=top)
                 except FileExistsError:
-                    pass
+                    continue
+                if name == "records":
+                    import shutil
+
+                    for former in _FORMER:
+                        shutil.rmtree(self.file(former), ignore_errors=True)
         finally:
             os.close(top)
         self.check()

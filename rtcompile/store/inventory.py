@@ -17,17 +17,15 @@ from rtcompile.files.headers import next_tick
 from rtcompile.files.sealed import USE_RESOLUTION
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import RECORDS, ObjectCode, decode_records
 from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 # The folders of files, and what each is sealed as; a source is not.
 _SEALED = {
     "objects": "object",
-    "manifests": "manifest",
-    "portable": "manifest",
-    "index": "index entry",
-    "negative": "negative entry",
+    "records": "record",
+    "index": "record",
     "programs": "program",
     "toolchains": "toolchain",
 }
@@ -163,7 +161,7 @@ _ABANDONED_SECONDS = 3600.0  # age at which a temporary file counts as abandoned
 
 
 class Usage(NamedTuple):
-    """The cache's statistics: bytes on disk, counts, failures in the negative cache, and counts of stores."""
+    """The cache's statistics: bytes on disk, counts, failures, and counts of stores."""
 
     size: int
     hits: int
@@ -218,7 +216,11 @@ def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
         if store:
             stores.setdefault(store, {})[count] = number
     hits, misses, fetched = (int(counts.get(name, 0)) for name in ("hits", "misses", "fetched"))
-    failures = len(folder.listing("negative"))
+    looking = Folder(folder.path, writable=False)
+    listed = [
+        looking.decoded(RECORDS, name, decode_records) or () for name, _ in folder.listing(RECORDS)
+    ]
+    failures = sum(record.failure is not None for found in listed for record in found)
     return Usage(size(folder), hits, misses, fetched, failures, stores)
 
 

@@ -16,7 +16,11 @@ from rtcompile.logs import note as note
 from rtcompile.request import key as key
 from rtcompile.request import object_code as object_code
 from rtcompile.request.key import KeyInputs as KeyInputs
+from rtcompile.request.object_code import MOST_LISTED as MOST_LISTED
 from rtcompile.request.object_code import ObjectCode as ObjectCode
+from rtcompile.request.object_code import Record as Record
+from rtcompile.request.object_code import decode_records as decode_records
+from rtcompile.request.object_code import encode_records as encode_records
 from rtcompile.request.values import one_of as one_of
 from rtcompile.settings import cache_dir
 from rtcompile.settings import flag as flag
@@ -25,11 +29,7 @@ from rtcompile.settings import size as size
 from rtcompile.store.folder import Folder as Folder
 from rtcompile.store.folder import at_end as at_end
 from rtcompile.store.locks import Busy as Busy
-from rtcompile.store.store import MOST_LISTED as MOST_LISTED
-from rtcompile.store.store import ManifestEntry as ManifestEntry
 from rtcompile.store.store import Store as Store
-from rtcompile.store.store import decode_manifest as decode_manifest
-from rtcompile.store.store import encode_manifest as encode_manifest
 from rtcompile.store.store import object_file as object_file
 
 

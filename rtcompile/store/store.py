@@ -1,41 +1,42 @@
 """The local cache: finds objects by their key inputs, in memory or on disk. Any problem counts as a miss.
 
-A hit reads two small files, a manifest and an object, and opens no database. If the storage cannot
+A hit reads two small files, of records and of an object, and opens no database. If the storage cannot
 be used, the user gets one warning and memory is used instead; no build fails because of it.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import os
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from rtcompile import forks
 from rtcompile.errors import warn
-from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import SearchDir, relative_to
 from rtcompile.files.sealed import UntrustedError
-from rtcompile.named import NamedTuple, computed_once
+from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.request.key import EITHER, KeyInputs, is_portable, path_bound, reason_against
-from rtcompile.request.object_code import ObjectCode, hit
+from rtcompile.request.object_code import (
+    MOST_LISTED,
+    RECORDS,
+    ObjectCode,
+    Record,
+    decode_records,
+    encode_records,
+    hit,
+)
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder, Memory, count, take_counts
 from rtcompile.store.inventory import Entry, Usage
-
-if TYPE_CHECKING:
-    from rtcompile.store.negative import Negative
 
 _RETRY_SECONDS = 10.0  # time before writing to a folder is tried again after a failure
 
@@ -46,75 +47,42 @@ _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
 
 _LOCK_DIGITS = 3  # of a key, which name its lock file
-_MERGE_SECONDS = 1.0  # wait for another writer of the same manifest
-_MANIFESTS = ("manifests", "portable")  # by the lookup key, and by the key without paths
+_MERGE_SECONDS = 1.0  # wait for another writer of the same records
+_MOST_IN_MEMORY = (
+    4  # builds of one lookup key: enough for an edit and its revert, each with two compilers
+)
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
-
-
-# --- Manifests: each lists, under a lookup key, builds and the files that they depend on ------------
-
-# A path is stored as the index of its search directory and the rest. Portable manifests, whose readers substitute
-# their own directories, have the same format.
-
-MOST_BUILDS = 4  # of one lookup key: enough for an edit and its revert, each with two compilers
-MOST_LISTED = 16  # of all lookup keys that share a manifest
-
-
-class ManifestEntry(NamedTuple):
-    """One build: its compiler, object key and dependencies, with the stats of the last look-up that compared them."""
-
-    backend: str
-    compiler: str
-    object_key: str
-    dependencies: FileSet
-    not_kept: str = ""  # why it was not kept; it then has neither an object nor files
-
-
-def encode_manifest(
-    key: str, builds: Sequence[ManifestEntry], search: Sequence[SearchDir]
-) -> bytes:
-    """Return the content of the file under `key` for `builds`, the latest first."""
-    split_path = relative_to(tuple(search))
-
-    def stored(path: str) -> str:
-        position, rest = split_path(path)
-        return f"{position if position >= 0 else ''}:{rest}"
-
-    return fileset.encode_records(
-        "manifest",
-        key,
-        [((*b[:3], b.not_kept), b.dependencies.moved(stored)) for b in builds[:MOST_LISTED]],
-    )
-
-
-@functools.lru_cache(maxsize=32)  # a miss reads its manifest three times, meanwhile others theirs
-def decode_manifest(
-    key: str, data: bytes, search: tuple[SearchDir, ...]
-) -> list[ManifestEntry] | None:
-    """Return the builds in the file found under `key`, latest first; None if it does not verify."""
-    found = fileset.decode_records("manifest", key, data)
-    directories = [d.path.rstrip("/") + "/" for d in search]
-
-    def here(path: str) -> str:
-        position, _, rest = path.partition(":")
-        return directories[int(position)] + rest if position else rest
-
-    builds = []
-    try:
-        for (backend, compiler, object_key, not_kept), files in found or ():
-            dependencies = files.moved(here)
-            hash(dependencies)  # raises if the fields do not fit together
-            builds.append(ManifestEntry(backend, compiler, object_key, dependencies, not_kept))
-    except (struct.error, StopIteration, IndexError, ValueError):
-        return None
-    return None if found is None else builds
+_decoded = lru_cache(maxsize=32)(
+    decode_records
+)  # a build reads its key's records again when it is done
 
 
 def object_file(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:
     """Return the content of a build's object file."""
     program = inputs.name.rpartition("/")[2]
     return object_code.encode(object_key, obj, program, inputs.summary())
+
+
+class Missing(NamedTuple):
+    """What a search knows instead of an object: all records that it found."""
+
+    inputs: KeyInputs
+    records: tuple[Record, ...]
+
+    def why(self) -> str:
+        """Return in one line why there is no object: ``"header /x/foo.h changed"``."""
+        inputs = self.inputs
+        builds = [record for record in self.records if record.failure is None]
+        if reason := reason_against(inputs) or (builds[0].reason if builds else ""):
+            return f"never cached: {reason}"
+        for build in builds:
+            if build.object_key and inputs.serves(build.backend, build.compiler):
+                return build.files.difference() or "its object was evicted or damaged"
+        if builds:
+            wanted = "any compiler here" if inputs.backend in EITHER else inputs.backend
+            return f"built by {builds[0].backend} ({builds[0].compiler}), wanted from {wanted}"
+        return "no build of this source with these options"
 
 
 # --- The cache of one directory ----------------------------------------------------------------------
@@ -163,115 +131,140 @@ class Store:
     def why(self, inputs: KeyInputs) -> str:
         """Return in one line why `find` returns None: ``"header /x/foo.h changed"``."""
         found = self.search(inputs, counts=False)
-        return "" if isinstance(found, ObjectCode) else found()
+        return "" if isinstance(found, ObjectCode) else found.why()
 
-    def search(self, inputs: KeyInputs, *, counts: bool = True) -> ObjectCode | Callable[[], str]:
-        """Return the object as `find` does, or a function that returns the reason as `why` does."""
+    def search(self, inputs: KeyInputs, *, counts: bool = True) -> ObjectCode | Missing:
+        """Return the object as `find` does, or what is known instead."""
         known = self._known(inputs)
-        in_memory = {build.object_key: obj for build, obj in known}
-        builds, usable = [], []
-        for build in chain([entry for entry, _ in known], self._stored(inputs)):
-            builds.append(build)
-            files = build.dependencies
-            if build.not_kept or not inputs.serves(build.backend, build.compiler):
+        in_memory = {record.object_key: obj for record, obj in known if obj is not None}
+        seen = []
+        for record in chain([record for record, _ in known], self._stored(inputs)):
+            seen.append(record)
+            files = record.files
+            if not record.object_key or not inputs.serves(record.backend, record.compiler):
                 continue
-            usable.append(build)
             fresh = files.refreshed()
-            obj = in_memory.get(build.object_key)
+            obj = in_memory.get(record.object_key)
             where = "disk" if obj is None else "memory"
             if fresh is not None and obj is None:
-                obj = self._folder.object(build.object_key)
+                obj = self._folder.object(record.object_key)
             if fresh is None or obj is None:
                 continue
             if fresh is not files:
-                build = build._replace(dependencies=fresh)
-                if written := self._publish_manifest(inputs, build, obj):
+                record = record.replace(files=fresh)
+                if written := self._put_build(inputs, record, obj):
                     self._wrote(written)
-            self._remember(inputs, build, obj)
+            self._remember(inputs, record, obj)
             if counts:
                 count(self._folder, hits=1)
             return hit(obj, fresh, where)
-        return partial(self._reason, inputs, builds, usable)
+        return Missing(inputs, tuple(seen))
 
-    def _reason(
-        self, inputs: KeyInputs, builds: Sequence[ManifestEntry], usable: Sequence[ManifestEntry]
-    ) -> str:
-        if reason := reason_against(inputs) or (builds[0].not_kept if builds else ""):
-            return f"never cached: {reason}"
-        if usable:
-            return usable[0].dependencies.difference() or "its object was evicted or damaged"
-        if builds:
-            latest = builds[0]
-            wanted = "any compiler here" if inputs.backend in EITHER else inputs.backend
-            return f"built by {latest.backend} ({latest.compiler}), wanted from {wanted}"
-        return "no build of this source with these options"
-
-    def _stored(self, inputs: KeyInputs) -> Iterator[ManifestEntry]:
-        """Yield the builds on disk; the object of one that read no file is found without a manifest."""
+    def _stored(self, inputs: KeyInputs) -> Iterator[Record]:
+        """Yield the records on disk; the object of one that read no file is found without them."""
         key = inputs.key_without_files
         if key and self._folder.has("objects", key):
-            compiler = inputs.compilers["nvrtc"]
-            yield ManifestEntry("nvrtc", compiler, key, FileSet())
-        for kind in _MANIFESTS:
-            yield from self._builds(inputs, kind)[1]
+            yield Record(FileSet(), key, "nvrtc", inputs.compilers["nvrtc"])
+        for each in (inputs.lookup_key, inputs.portable_key):
+            yield from self._records(inputs, each)
 
-    def _builds(self, inputs: KeyInputs, kind: str) -> tuple[str, list[ManifestEntry]]:
-        """Return the key of a manifest, and the builds that it lists."""
-        key = inputs.portable_key if kind == "portable" else inputs.lookup_key
-        decode = partial(decode_manifest, search=inputs.search)
-        return key, self._folder.decoded(kind, key, decode) or []
+    def _records(self, inputs: KeyInputs, key: str) -> tuple[Record, ...]:
+        """Return the records of a lookup key, or of a key without paths."""
+        return self._folder.decoded(RECORDS, key, partial(_decoded, search=inputs.search)) or ()
+
+    def failure(self, inputs: KeyInputs, missing: Missing | None = None) -> Record | None:
+        """Return the record of a failure with these compilers; None if there is none, or a file has changed.
+
+        `missing` is what `search` just returned.
+        """
+        compilers = inputs.all_compilers()
+        in_memory = [record for record, _ in self._known(inputs)]
+        for record in missing.records if missing else chain(in_memory, self._stored(inputs)):
+            if record.failure is not None and record.compiler == compilers:
+                now = record.files.current()
+                if now is None:
+                    return None
+                if now is not record.files:
+                    record = record.replace(files=now)
+                    self.keep_failure(inputs, record)
+                return record
+        return None
 
     # --- keeping -------------------------------------------------------------------------
 
     def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> str:
         """Keep a build, or the reason why it is not kept; return that reason, ``""`` if it was kept."""
         backend = obj.build.backend
+        compiler = inputs.compilers.get(backend, "")
         if reason := dependencies.uncacheable or reason_against(inputs):
-            build = ManifestEntry(backend, inputs.compilers.get(backend, ""), "", FileSet())
-            key, others = self._builds(inputs, "manifests")
-            builds = [build._replace(not_kept=reason), *(o for o in others if not o.not_kept)]
-            self.publish("manifests", key, encode_manifest(key, builds, inputs.search))
+            record = Record(FileSet(), "", backend, compiler, reason)
+            if written := self._put(inputs, record, inputs.lookup_key):
+                self._wrote(written)
             return reason
         bound = path_bound(inputs, obj, dependencies)
         object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
-        build = ManifestEntry(backend, inputs.compilers.get(backend, ""), object_key, dependencies)
-        data = object_file(inputs, object_key, obj)
-        self._keep(inputs, build, obj, data, misses=1)
+        record = Record(dependencies, object_key, backend, compiler)
+        self._keep(inputs, record, obj, object_file(inputs, object_key, obj), misses=1)
         return ""
 
-    def adopt(self, inputs: KeyInputs, build: ManifestEntry, data: bytes) -> ObjectCode | None:
+    def keep_failure(self, inputs: KeyInputs, record: Record) -> None:
+        """Keep a failure, in memory if it cannot be written, unless it depends on the time of the build."""
+        if not reason_against(inputs):
+            record = record.replace(compiler=inputs.all_compilers())
+            self._forget_in_memory(inputs)
+            if written := self._put(inputs, record, inputs.lookup_key):
+                self._wrote(written)
+            else:
+                self._remember(inputs, record, None)
+
+    def forget_failure(self, inputs: KeyInputs) -> None:
+        """Remove the failures of these inputs, because they are built again."""
+        self._forget_in_memory(inputs)
+        found = self._records(inputs, inputs.lookup_key)
+        builds = [record for record in found if record.failure is None]
+        if len(builds) < len(found):
+            key = inputs.lookup_key
+            self._write(RECORDS, key, encode_records(key, builds, search=inputs.search))
+
+    def _forget_in_memory(self, inputs: KeyInputs) -> None:
+        with self._guard:
+            kept = [(record, obj) for record, obj in self._known(inputs) if obj is not None]
+            if len(kept) < len(self._known(inputs)):
+                size = sum(len(obj.code) for _, obj in kept)
+                self._memory.keep(inputs.lookup_key, kept, size)
+
+    def adopt(self, inputs: KeyInputs, record: Record, data: bytes) -> ObjectCode | None:
         """Keep another machine's build and return it; None if `data` is not its object."""
-        decoded = object_code.decode(build.object_key, data)
+        decoded = object_code.decode(record.object_key, data)
         if decoded is None:
             return None
-        self._keep(inputs, build, decoded[1], data, fetched=1)
-        return hit(decoded[1], build.dependencies, "remote")
+        self._keep(inputs, record, decoded[1], data, fetched=1)
+        return hit(decoded[1], record.files, "remote")
 
-    def entry_of(self, inputs: KeyInputs, obj: ObjectCode) -> ManifestEntry | None:
-        """Return the manifest entry of a build that was just made or found; None if it is not in memory."""
-        return next((build for build, kept in self._known(inputs) if kept.code is obj.code), None)
+    def record_of(self, inputs: KeyInputs, obj: ObjectCode) -> Record | None:
+        """Return the record of a build that was just made or found; None if it is not in memory."""
+        known = self._known(inputs)
+        return next((record for record, kept in known if kept and kept.code is obj.code), None)
 
-    def _known(self, inputs: KeyInputs) -> list[tuple[ManifestEntry, ObjectCode]]:
-        """Return the builds of these inputs whose objects are in memory, the latest first."""
+    def _known(self, inputs: KeyInputs) -> list[tuple[Record, ObjectCode | None]]:
+        """Return the records of these inputs in memory, the latest first, with their objects."""
         return self._memory.find(inputs.lookup_key) or []
 
-    def _remember(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> None:
-        key = inputs.lookup_key
+    def _remember(self, inputs: KeyInputs, record: Record, obj: ObjectCode | None) -> None:
         with self._guard:
-            others = [
-                known for known in self._known(inputs) if known[0].object_key != build.object_key
-            ]
-            now = [(build, obj), *others][:MOST_BUILDS]
-            self._memory.keep(key, now, sum(len(kept.code) for _, kept in now))
+            others = [each for each in self._known(inputs) if each[0].slot != record.slot]
+            now = [(record, obj), *others][:_MOST_IN_MEMORY]
+            size = sum(len(kept.code) for _, kept in now if kept is not None)
+            self._memory.keep(inputs.lookup_key, now, size)
 
     def _keep(
-        self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode, data: bytes, **counted: int
+        self, inputs: KeyInputs, record: Record, obj: ObjectCode, data: bytes, **counted: int
     ) -> None:
-        self._remember(inputs, build, obj)
-        written = self._write("objects", build.object_key, data)
+        self._remember(inputs, record, obj)
+        written = self._write("objects", record.object_key, data)
         if written:
-            if build.object_key != inputs.key_without_files:
-                written += self._publish_manifest(inputs, build, obj)
+            if record.object_key != inputs.key_without_files:
+                written += self._put_build(inputs, record, obj)
             self._wrote(written, **counted)
 
     def keep_source(self, name: str, source: str) -> None:
@@ -279,15 +272,19 @@ class Store:
         if self._folder.writable and not os.path.lexists(self._folder.file("sources", name)):
             self.publish("sources", name, source.encode("utf-8", "replace"))
 
-    def _publish_manifest(self, inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> int:
-        """Add a build to the portable manifest if no path matters, otherwise to the manifest of its lookup key."""
-        kind = _MANIFESTS[is_portable(inputs, obj, build.dependencies)]
-        # Builds with other paths have other build locks, and would drop each other's entries.
-        is_locked = kind == "portable"
-        with self._lock(inputs.portable_key, _MERGE_SECONDS) if is_locked else nullcontext():
-            key, others = self._builds(inputs, kind)
-            builds = [build, *(each for each in others if each.object_key != build.object_key)]
-            return self._write(kind, key, encode_manifest(key, builds, inputs.search))
+    def _put_build(self, inputs: KeyInputs, record: Record, obj: ObjectCode) -> int:
+        """Write a build's record, under the key without paths if no path matters; return the bytes written."""
+        if not is_portable(inputs, obj, record.files):
+            return self._put(inputs, record, inputs.lookup_key)
+        # Builds with other paths have other build locks, and would drop each other's records.
+        with self._lock(inputs.portable_key, _MERGE_SECONDS):
+            return self._put(inputs, record, inputs.portable_key)
+
+    def _put(self, inputs: KeyInputs, record: Record, key: str) -> int:
+        """Put a record before the others of a key, in place of the one in its slot; return the bytes written."""
+        others = self._records(inputs, key)
+        listed = [record, *(each for each in others if each.slot != record.slot)][:MOST_LISTED]
+        return self._write(RECORDS, key, encode_records(key, listed, search=inputs.search))
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""
@@ -335,8 +332,8 @@ class Store:
         self, inputs: KeyInputs, timeout: float | None = None, *, waits: bool = True
     ) -> Iterator[float | None]:
         """Hold the build lock of `inputs` and yield the rest of `timeout`; 0 if the lock was not obtained."""
-        # Call `find` again inside, and look into the negative cache: the last holder may have built the same, in
-        # vain too. Without locks, or if a holder does not finish, two processes build.
+        # Search again inside: the last holder may have built the same code, or failed to. Without locks, or if a
+        # holder does not finish, two processes build.
         from rtcompile.store import locks  # it imports fcntl, which a hit does not need
 
         key = inputs.lookup_key
@@ -373,13 +370,6 @@ class Store:
         # Two builds that share a file are rare, and one of them waits.
         path = f"{folder}/{key[:_LOCK_DIGITS]}"
         return locks.machine_wide(path, seconds, self._locked)
-
-    @computed_once
-    def negative(self) -> Negative:
-        """The negative cache."""
-        from rtcompile.store.negative import Negative  # a hit does not need it
-
-        return Negative(self._folder, self.publish)
 
     # --- statistics and upkeep ----------------------------------------------------------------
 
@@ -441,7 +431,6 @@ class Store:
         """Remove everything, in memory and on disk, except the reproducers of compiler crashes."""
         with self._guard:
             self._memory = Memory()
-            self.__dict__.pop("negative", None)
         inventory.empty(self._folder)
 
 

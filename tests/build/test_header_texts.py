@@ -74,7 +74,7 @@ def test_another_folder_has_the_same_key(tmp_path, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "one"))
     first = _compile("#define SIDE 3\n")
     (tmp_path / "two").mkdir()
-    for kind in ("objects", "portable"):
+    for kind in ("objects", "records"):
         (tmp_path / "one" / kind).rename(tmp_path / "two" / kind)
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "two"))
     again = _compile("#define SIDE 3\n")

@@ -13,7 +13,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Found, query_of
-from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.object_code import ObjectCode, Record, files_of
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
@@ -182,7 +182,7 @@ def test_a_read_only_entry_that_was_not_used_for_hours_is_found(cache, monkeypat
 
 @pytest.mark.takes_seconds
 def test_memory_for_large_sources_is_limited():
-    found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), FileSet())
+    found = Found(ObjectCode(b"", "cubin", Arch(8, 0)), Record(FileSet()))
     sources = [str(number) * (caches.MAX_BYTES // 3) for number in range(5)]
     queries = [query_of(CompileRequest(source), Settings.from_environ()) for source in sources]
 

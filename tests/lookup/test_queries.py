@@ -14,7 +14,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import driver, environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Found, query_of
-from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.object_code import ObjectCode, Record
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch
@@ -85,9 +85,10 @@ def test_a_query_for_another_cache_is_not_looked_up_in_this_one(folder):
 def test_an_index_entry_with_other_fields_is_not_used(cache):
     request = build(CODE % 1)
     entry, name = next((cache / "index").iterdir()), query(request).name()
-    fields = sealed.unseal(lookup.SEAL, name, entry.read_bytes())
+    fields = sealed.unseal("record", name, entry.read_bytes())
     for damaged in (fields[:1], fields[:-1], [*fields, b""]):
-        entry.write_bytes(sealed.seal(lookup.SEAL, name, damaged))
+        entry.write_bytes(sealed.seal("record", name, damaged))
+        entry.chmod(0o600)
         again = query(request)
         again.environment.memory = None
         assert pipeline.search(again, "nothing") is None
@@ -147,7 +148,7 @@ def test_only_hits_that_count_are_counted(cache, monkeypatch):
     assert take_counts(str(cache)) == {"hits": 1}
     of_bundle = ObjectCode(b"", "cubin", Arch(8, 0))
     of_bundle = of_bundle.replace(build=of_bundle.build.replace(hit="bundle"))
-    in_bundle = ("bundle", lambda _: Found(of_bundle, FileSet()), "nothing")
+    in_bundle = ("bundle", lambda _: Found(of_bundle, Record(FileSet())), "nothing")
     monkeypatch.setattr(pipeline, "LEVELS", (in_bundle,))
     assert look(request)
     assert not take_counts(str(cache))
@@ -178,7 +179,7 @@ def test_code_without_an_object_in_the_cache_gets_no_index_entry(cache, object_k
 
         planned.plan_of(new)
     code = ObjectCode(b"", "cubin", Arch(8, 0))
-    lookup.keep(new, Found(code, FileSet(), object_key))
+    lookup.keep(new, Found(code, Record(FileSet(), object_key)), is_planned=has_plan)
     assert {*(cache / "index").iterdir()} == before
 
 

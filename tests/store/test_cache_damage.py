@@ -35,10 +35,10 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("folder", ["objects", "manifests"])
+@pytest.mark.parametrize("folder", ["objects", "records"])
 @pytest.mark.parametrize("damage", ["last byte cut", "another schema"])
 def test_a_damaged_file_is_removed_and_built_again(cache, folder, damage):
-    inputs = make_key_inputs(paths_matter=True)  # one manifest
+    inputs = make_key_inputs(paths_matter=True)  # one file of records
     add(open_store(cache), inputs)
     path = stored(cache, folder)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
@@ -172,12 +172,12 @@ SPOILS = {
 }
 
 
-@pytest.mark.parametrize("folder", ["objects", "manifests"])
+@pytest.mark.parametrize("folder", ["objects", "records"])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_a_file_that_another_user_could_have_made_is_replaced(cache, folder, spoil):
     if spoil == "given away" and os.geteuid():
         pytest.skip("only root can give a file away")
-    inputs = make_key_inputs(paths_matter=True)  # one manifest
+    inputs = make_key_inputs(paths_matter=True)  # one file of records
     add(open_store(cache), inputs)
     SPOILS[spoil](stored(cache, folder))
     assert open_store(cache).find(inputs) is None

@@ -29,14 +29,14 @@ def build(kept: Store, source: str, code: bytes = b"code") -> KeyInputs:
 def date_back(cache: Path, hours: float) -> None:
     """Set the times of files built or used just now back by some hours."""
     now = time.time()
-    for folder in ("objects", "manifests", "portable"):
+    for folder in ("objects", "records"):
         for path in (cache / folder).iterdir():
             if now - path.stat().st_mtime < 600:
                 os.utime(path, (now - 3600 * hours, now - 3600 * hours))
 
 
 def bytes_in(cache: Path) -> int:
-    folders = [cache / name for name in ("objects", "manifests", "portable")]
+    folders = [cache / name for name in ("objects", "records")]
     return sum(path.stat().st_size for folder in folders for path in folder.iterdir())
 
 
@@ -85,7 +85,7 @@ def test_processes_that_end_abruptly_respect_the_limit(cache):
 def test_the_limit_is_for_all_folders(cache):
     kept = open_store(cache, size=200_000)
     build(kept, "a")
-    for kind in ("sources", "toolchains", "index", "negative", "portable"):
+    for kind in ("sources", "toolchains", "index", "records"):
         for i in range(4):
             (cache / kind / str(i)).write_bytes(b"x" * 30_000)
             os.utime(cache / kind / str(i), (i, i))

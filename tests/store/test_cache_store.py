@@ -10,12 +10,12 @@ import pytest
 
 from rtcompile.files import headers as file_times
 from rtcompile.files.headers import SearchDir
+from rtcompile.request.object_code import MOST_LISTED
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store import folder
-from rtcompile.store import store as stores
 from rtcompile.store.folder import Folder
-from rtcompile.store.store import Store
+from rtcompile.store.store import _MOST_IN_MEMORY, Store
 from tests.jobs import at_once
 from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
 from tests.tables import from_table
@@ -65,8 +65,8 @@ def test_an_upgraded_compiler_builds_again(cache):
 
 def test_a_build_that_read_no_file_is_one_file(cache):
     add(open_store(cache))
-    kinds = ("objects", "manifests", "portable")
-    assert [len([*(cache / kind).iterdir()]) for kind in kinds] == [1, 0, 0]
+    kinds = ("objects", "records")
+    assert [len([*(cache / kind).iterdir()]) for kind in kinds] == [1, 0]
     assert open_store(cache).find(make_key_inputs())
     elsewhere = make_key_inputs(search=(SearchDir("user0", "/elsewhere"),), source="other")
     add(open_store(cache), elsewhere)
@@ -75,11 +75,26 @@ def test_a_build_that_read_no_file_is_one_file(cache):
 
 
 @from_table
-def test_a_build_whose_key_a_look_up_cannot_know_has_a_manifest(cache, changes):
+def test_a_build_whose_key_a_look_up_cannot_know_has_a_record(cache, changes):
     made = make_object(backend=changes.get("backend", "nvrtc"))
     add(open_store(cache), make_key_inputs(**changes), made)
-    listed = [*(cache / "manifests").iterdir(), *(cache / "portable").iterdir()]
-    assert len(listed) == 1
+    assert len([*(cache / "records").iterdir()]) == 1
+
+
+def test_folders_that_versions_before_used_are_removed_once(cache, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").touch()
+    for name in ("manifests", "negative", "mine"):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "file").touch()
+    (cache / "portable").symlink_to(elsewhere)
+    add(open_store(cache))
+    assert {path.name for path in cache.iterdir()} == {*folder.FOLDERS, "mine", "portable"}
+    assert (elsewhere / "mine").exists()
+    (cache / "manifests").mkdir()
+    add(open_store(cache), make_key_inputs(source="2"))
+    assert (cache / "manifests").exists()
 
 
 # --- headers -------------------------------------------------------------------------------------
@@ -171,9 +186,9 @@ def test_a_copy_of_the_directory_is_a_cache_for_another_machine(cache, tree, tmp
 # --- bounds, and what a hit costs ----------------------------------------------------------------
 
 
-def test_a_manifest_keeps_the_latest_builds(cache, tree):
+def test_the_latest_builds_of_a_key_are_kept(cache, tree):
     inputs = tree.key_inputs()
-    texts = [str(i) for i in range(stores.MOST_LISTED + 1)]
+    texts = [str(i) for i in range(MOST_LISTED + 1)]
     for text in texts:
         tree.write("user0/a.h", text)
         tree.build(open_store(cache), inputs, "user0/a.h", code=text.encode())
@@ -181,12 +196,12 @@ def test_a_manifest_keeps_the_latest_builds(cache, tree):
     for text in texts:
         tree.write("user0/a.h", text)
         found.append(open_store(cache).find(inputs) is not None)
-    assert found == [False, *[True] * stores.MOST_LISTED]
+    assert found == [False, *[True] * MOST_LISTED]
 
 
 def test_builds_in_other_folders_evict_none_of_a_folders_own(cache, tree, tmp_path):
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", code=b"first")
-    for number in range(stores.MOST_BUILDS + 1):
+    for number in range(_MOST_IN_MEMORY + 1):
         other = HeaderTree(tmp_path / f"checkout {number}", "user0", "cudart")
         other.write("user0/a.h", f"state {number}")
         other.build(open_store(cache), other.key_inputs(), "user0/a.h", code=b"other")
@@ -202,7 +217,7 @@ def test_builds_in_two_folders_that_end_at_once_are_both_listed(cache, tree, tmp
     write = Store._write
 
     def slowly(self: Store, kind: str, name: str, data: bytes) -> int:
-        if kind == "portable":
+        if kind == "records":
             time.sleep(0.3)  # meanwhile another process may read the file that is to be replaced
         return write(self, kind, name, data)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from rtcompile.build.failures import dependencies_of
 from rtcompile.compilers import observed
 from rtcompile.files.fileset import FileSet
+from rtcompile.request.object_code import Record
 from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.store import folder, inventory
 from rtcompile.store.folder import Folder
-from rtcompile.store.negative import Remembered, dependencies_of
 from rtcompile.store.store import Store
 from tests.key_inputs import HeaderTree, make_key_inputs, open_store
 from tests.store.test_cache_damage import DAMAGES
@@ -27,8 +28,8 @@ def failure(
     return CompileFailure(kind, log, ("nvcc", "a b"), "nvcc", trace=trace)
 
 
-def remembered(why_nvcc: str = "", log: str = ERROR) -> Remembered:
-    return Remembered(failure(log), why_nvcc, FileSet())
+def remembered(reason: str = "", log: str = ERROR) -> Record:
+    return Record(FileSet(), reason=reason, failure=failure(log))
 
 
 # --- which failures are kept --------------------------------------------------------------------------------
@@ -78,10 +79,10 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
     source = '#include <read.h>\n#include "missed.h"'
     name = "/project/kernel.cu"
     found = observed.record((read,), tree.search, source=source, name=name)
-    open_store(cache).negative.remember(inputs, Remembered(refused, "", found))
+    open_store(cache).keep_failure(inputs, Record(found, failure=refused))
 
     def finds(**other: Any) -> bool:
-        return open_store(cache).negative.find(tree.key_inputs(**other)) is not None
+        return open_store(cache).failure(tree.key_inputs(**other)) is not None
 
     assert finds()
     assert not finds(source="other")
@@ -104,17 +105,20 @@ def test_a_failure_is_the_same_value_for_the_next_process(cache):
     odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
     hints = Hints("facts", ((odd, ""), ("hint", "cause")))
     first = failure(odd)._replace(backend="nvrtc", hints=hints)
-    kept = Remembered(failure(odd)._replace(before=first, hints=hints), "host code", FileSet())
-    open_store(cache).negative.remember(make_key_inputs(), kept)
+    failed = failure(odd)._replace(before=first, hints=hints)
+    kept = Record(FileSet(), reason="host code", failure=failed)
+    open_store(cache).keep_failure(make_key_inputs(), kept)
 
-    assert open_store(cache).negative.find(make_key_inputs()) == kept
+    found = open_store(cache).failure(make_key_inputs())
+    assert found is not None
+    assert found.replace(compiler="") == kept
 
 
 def test_a_failure_that_depends_on_the_clock_is_not_remembered(cache):
     inputs = make_key_inputs(source="static_assert(__TIME__[7] == '0');")
     kept = open_store(cache)
-    kept.negative.remember(inputs, remembered())
-    assert kept.negative.find(inputs) is None
+    kept.keep_failure(inputs, remembered())
+    assert kept.failure(inputs) is None
 
 
 @pytest.mark.parametrize("on_disk", [True, False], ids=["read-only", "in memory"])
@@ -123,9 +127,9 @@ def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(cache, on_d
     kept = Store(str(cache), on_disk=on_disk, size=1 << 30, writable=False)
     several = [make_key_inputs(source=str(number)) for number in range(30)]
     for inputs in several:
-        kept.negative.remember(inputs, remembered())
-    assert kept.negative.find(several[0]) is None
-    assert kept.negative.find(several[-1]) is not None
+        kept.keep_failure(inputs, remembered())
+    assert kept.failure(several[0]) is None
+    assert kept.failure(several[-1]) is not None
     assert not cache.exists()
 
 
@@ -135,29 +139,29 @@ def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(cache, on_d
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_entry_is_not_used(cache, damage):
     inputs = make_key_inputs()
-    open_store(cache).negative.remember(inputs, remembered())
-    (path,) = (cache / "negative").iterdir()
+    open_store(cache).keep_failure(inputs, remembered())
+    (path,) = (cache / "records").iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    assert open_store(cache).negative.find(inputs) is None
+    assert open_store(cache).failure(inputs) is None
     assert not path.exists()
 
 
 def test_an_entry_that_others_could_have_written_is_not_used(cache):
     inputs = make_key_inputs()
-    open_store(cache).negative.remember(inputs, remembered())
-    (path,) = (cache / "negative").iterdir()
+    open_store(cache).keep_failure(inputs, remembered())
+    (path,) = (cache / "records").iterdir()
     path.chmod(0o620)
-    assert open_store(cache).negative.find(inputs) is None
+    assert open_store(cache).failure(inputs) is None
 
 
 def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache):
     first, second = make_key_inputs(), make_key_inputs(source="2")
     for inputs in (first, second):
-        open_store(cache).negative.remember(inputs, remembered())
-    a, b = (cache / "negative").iterdir()
+        open_store(cache).keep_failure(inputs, remembered())
+    a, b = (cache / "records").iterdir()
     shutil.copyfile(a, b)
     assert open_store(cache).verify() == [str(b)]
-    assert sorted(open_store(cache).negative.find(q) is None for q in (first, second)) == [
+    assert sorted(open_store(cache).failure(q) is None for q in (first, second)) == [
         False,
         True,
     ]
@@ -166,14 +170,14 @@ def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache):
 def test_entries_count_are_evicted_and_cleared(cache):
     kept = open_store(cache)
     for number in range(2):
-        kept.negative.remember(make_key_inputs(source=str(number)), remembered())
-    folder, (path, _) = Folder(str(cache)), (cache / "negative").iterdir()
+        kept.keep_failure(make_key_inputs(source=str(number)), remembered())
+    folder, (path, _) = Folder(str(cache)), (cache / "records").iterdir()
     usage = kept.usage()
     assert (usage.failures, usage.size) == (2, inventory.size(folder))
     assert usage.size >= 2 * path.stat().st_size
     os.utime(path, (1, 1))
     kept.prune(int(1.5 * path.stat().st_size))
     assert not path.exists()
-    assert len(folder.listing("negative")) == 1
+    assert len(folder.listing("records")) == 1
     kept.clear()
-    assert not folder.listing("negative")
+    assert not folder.listing("records")

@@ -113,11 +113,11 @@ def test_what_only_nvcc_can_build_fails_without_a_compiler_until_there_is_an_nvc
 def test_the_hints_of_another_toolchain_are_not_shown():
     given = this_process(TYPO)
     inputs = planned.plan(CompileRequest(TYPO, arch="sm_90a"), settings()).key_inputs
-    negative = Store.open(settings()).negative
-    known = negative.find(inputs)
+    store = Store.open(settings())
+    known = store.failure(inputs)
     assert known is not None
     outdated = Hints("of another toolchain", (("Install it.", ""),))
-    negative.remember(inputs, known._replace(failure=known.failure._replace(hints=outdated)))
+    store.keep_failure(inputs, known.replace(failure=known.failure._replace(hints=outdated)))
 
     found = this_process(TYPO)["message"].partition("\nCached: ")[0]
     assert "`threadIdx` meant?" in found
@@ -185,13 +185,13 @@ def test_recompile_removes_an_outdated_failure():
     store = Store.open(settings())
     store.clear()
     environment.forget()
-    store.negative.remember(inputs, remembered())
+    store.keep_failure(inputs, remembered())
     with pytest.raises(rtcompile.CompileError, match="identifier is undefined") as caught:
         rtcompile.compile(source, arch="sm_90a")
     assert caught.value.cached
 
     assert rtcompile.compile(source, arch="sm_90a", recompile=True).build.hit is None
-    assert store.negative.find(inputs) is None
+    assert store.failure(inputs) is None
 
 
 def test_where_compiling_is_forbidden_nothing_is_found_or_written(monkeypatch):
@@ -250,7 +250,7 @@ def test_a_process_that_waited_for_a_failing_build_does_not_repeat_it(tmp_path):
         other = started(*command)
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(1.5)
-        store.negative.remember(inputs, remembered())
+        store.keep_failure(inputs, remembered())
     assert json.loads(other.communicate(timeout=60)[0])["cached"] is True
 
 

@@ -17,7 +17,8 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir
 from rtcompile.request import object_code as objects
-from rtcompile.store import store as stores
+from rtcompile.request.object_code import Record, decode_records, encode_records
+from rtcompile.request.units import CompileFailure
 from tests.key_inputs import HeaderTree, make_key_inputs, make_object, open_store
 from tests.processes import started
 from tests.trials.record import record, times
@@ -181,12 +182,15 @@ def test_eviction_during_reads_and_writes_causes_only_misses(tmp_path):
 SEARCH = (SearchDir("user0", "/u"), SearchDir("cudart", "/t"))
 
 
-def some_manifest() -> bytes:
+def some_records() -> bytes:
     header = Header("/u/a.h", "user0", "a.h", "ab" * 32, 1, 2, 3, 4)
     outside = header._replace(path="/x/b.h", label="", relative="/x/b.h")
     dependencies = FileSet((header, outside), ("/u/no",), ("/t/.",), ("cudart/c.h",))
-    build = stores.ManifestEntry("nvrtc", "12.9", "cd" * 32, dependencies)
-    return stores.encode_manifest("key", [build, build], SEARCH)
+    build = Record(dependencies, "cd" * 32, "nvrtc", "12.9", notes=("a note",))
+    failed = Record(
+        dependencies, compiler="12.9", failure=CompileFailure("error", "log", (), "nvrtc")
+    )
+    return encode_records("key", [build, failed, build], search=SEARCH)
 
 
 def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
@@ -212,7 +216,7 @@ def an_object() -> bytes:
 # Of each kind of file: an example, and its decoder.
 FILES: dict[str, tuple[Callable[[], bytes], Callable[[bytes], object]]] = {
     "object": (an_object, lambda data: objects.decode("key", data)),
-    "manifest": (some_manifest, lambda data: stores.decode_manifest("key", data, SEARCH)),
+    "record": (some_records, lambda data: decode_records("key", data, SEARCH)),
 }
 
 
@@ -242,8 +246,8 @@ def test_invalid_fields_with_a_valid_digest_are_harmless(kind):
             else:
                 fields.insert(at, chance.randbytes(8))
         decode(sealed.seal(kind, "key", fields))
-    for fewer in (SEARCH[:1], ()):  # other directories than those of a manifest
-        stores.decode_manifest("key", some_manifest(), fewer)
+    for fewer in (SEARCH[:1], ()):  # other directories than those of the records
+        decode_records("key", some_records(), fewer)
 
 
 # --- a whole cache, mutated --------------------------------------------------------------------
@@ -299,7 +303,7 @@ def test_a_mutated_cache_returns_right_objects_or_misses(tmp_path):
     build()
     for _ in range(MUTATIONS):
         kind = chance.choice(("changed", "swapped", "swapped", "misplaced"))
-        folder = cache / chance.choice(("objects", "portable"))
+        folder = cache / chance.choice(("objects", "records"))
         paths = sorted(folder.iterdir())
         path, other = chance.sample(paths, 2)
         if kind == "changed":
@@ -333,7 +337,7 @@ def test_verify_finds_every_swap(tmp_path):
     for source in map(str, range(10)):
         kept(tmp_path, source)
     missed = count = 0
-    for folder in ("objects", "manifests", "portable"):
+    for folder in ("objects", "records"):
         for path, other in itertools.combinations(sorted((tmp_path / folder).iterdir()), 2):
             data = path.read_bytes(), other.read_bytes()
             path.write_bytes(data[1])

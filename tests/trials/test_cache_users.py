@@ -18,7 +18,7 @@ from tests.trials.record import record
 from tests.users import as_user
 
 VICTIM, ATTACKER = 54321, 54322
-KINDS = ("objects", "manifests", "portable", "toolchains")
+KINDS = ("objects", "records", "toolchains")
 
 two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 

@@ -155,7 +155,7 @@ def test_a_worker_starts_before_the_imports_of_a_miss(tmp_path):
         return str(done.stdout).split("\n")[:-1]
 
     run()  # the search for a toolkit also starts programs
-    for folder in ("index", "objects", "manifests", "portable"):
+    for folder in ("index", "objects", "records"):
         shutil.rmtree(tmp_path / "cache" / folder, ignore_errors=folder != "index")
     assert run() == ["started False", "workers"]
     assert run() == ["none"]

@@ -21,39 +21,36 @@ from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
     MOST_LISTED,
     KeyInputs,
-    ManifestEntry,
     ObjectCode,
+    Record,
     Store,
-    decode_manifest,
-    encode_manifest,
+    decode_records,
+    encode_records,
     fileset,
     object_file,
 )
 from rtcompile.store.shared import key as keys
-
-FileSet = fileset.FileSet
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 
 StoreEntry = tuple[str, str, bytes]  # kind, key, data
 Read = Callable[[str, str], "bytes | None"]  # returns an entry's data by its kind and key
 ReadMany = Callable[[str, Sequence[str]], dict[str, bytes]]
-Record = tuple[Sequence[str], FileSet]  # of `encode_records`
 
 
 # --- pages -----------------------------------------------------------------------------------------
 
 
 class Page(NamedTuple):
-    """The value under a key of a shared store: a manifest of builds, and the small ones' objects by key."""
+    """The value under a key of a shared store: the records of builds, and the small ones' objects by key."""
 
-    manifest: bytes
+    records: bytes
     objects: dict[str, bytes]
 
     def packed(self, key: str) -> bytes:
         """Return the page as stored under `key`."""
         pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
-        return sealed.seal("page", key, [self.manifest, *pairs])
+        return sealed.seal("page", key, [self.records, *pairs])
 
     @classmethod
     def unpacked(cls, key: str, data: bytes | None) -> Page | None:
@@ -73,29 +70,28 @@ def page_key(inputs: KeyInputs) -> str:
 
 
 def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
-    """Return the portable manifest of two manifests' builds, the newer first, without stats."""
+    """Return the records of both, the newer first, without stats."""
     newest = _by_object(key, newer)
     builds = newest | _by_object(key, older) | newest
-    return fileset.encode_records("manifest", key, [*builds.values()][:MOST_LISTED])
+    return encode_records(key, [*builds.values()][:MOST_LISTED])
 
 
 def has_files_of(key: str, data: bytes, other: bytes) -> bool:
-    """Return whether two manifests have a build with the same files, whatever their contents."""
+    """Return whether the first has records of builds with the other's files, whatever their contents."""
     files = [_names(build) for build in _by_object(key, data).values()]
     return all(_names(build) in files for build in _by_object(key, other).values())
 
 
 def _names(build: Record) -> tuple[object, ...]:
     """Return a build's backend and files, without their contents."""
-    (backend, *_), files = build
-    fields = files.packed(())
-    return (backend, *fields[: fileset.DIGESTS], *fields[fileset.DIGESTS + 1 :])
+    fields = build.files.packed(())
+    return (build.backend, *fields[: fileset.DIGESTS], *fields[fileset.DIGESTS + 1 :])
 
 
 def _by_object(key: str, data: bytes) -> dict[str, Record]:
-    """Return the builds that were kept by their object keys, without stats."""
-    found = fileset.decode_records("manifest", key, data) or ()
-    return {texts[2]: (texts, files.without_stats()) for texts, files in found if any(texts[2:3])}
+    """Return the records of builds that were kept by their object keys, without stats."""
+    kept = [each for each in decode_records(key, data) or () if each.object_key]
+    return {each.object_key: each.replace(files=each.files.without_stats()) for each in kept}
 
 
 # --- one build in the stores -------------------------------------------------------------------------
@@ -118,7 +114,7 @@ class SharedBuild:
             return None
         if (got := unpack(self._inputs, self._store, page)) is not None:
             return got
-        named = [build.object_key for build in _usable(self._inputs, page.manifest)]
+        named = [build.object_key for build in _usable(self._inputs, page.records)]
         for name in dict.fromkeys(chain(named, self._keys_here(page))):
             if name not in named:
                 self.lease_key = name
@@ -129,8 +125,8 @@ class SharedBuild:
 
     def _keys_here(self, page: Page) -> Iterator[str]:
         """Yield the object keys these builds would have with the local header contents."""
-        for build in _builds_in(self._inputs, page.manifest):
-            files = build.dependencies.with_contents_here()
+        for build in _builds_in(self._inputs, page.records):
+            files = build.files.with_contents_here()
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
@@ -152,10 +148,10 @@ class SharedBuild:
             if page is None:
                 return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
             portable_key = self._inputs.portable_key
-            if has_files_of(portable_key, page.manifest, own.manifest):
+            if has_files_of(portable_key, page.records, own.records):
                 return [separate]
-            both = merged(portable_key, own.manifest, page.manifest)
-            return [separate, ("manifest", key, page._replace(manifest=both).packed(key))]
+            both = merged(portable_key, own.records, page.records)
+            return [separate, ("manifest", key, page._replace(records=both).packed(key))]
 
         return entries
 
@@ -183,7 +179,7 @@ def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tup
             if unpack(inputs, store, page) is not None:
                 del left[key]
             elif page is not None:
-                builds = _usable(inputs, page.manifest)
+                builds = _usable(inputs, page.records)
                 separate.update((build.object_key, inputs) for build in builds)
         for name, data in read_many("object", [*separate]).items():
             inputs = separate[name]
@@ -202,15 +198,15 @@ def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Page | None:
     return None if build is None else _pack(inputs, build, obj)
 
 
-def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> ManifestEntry | None:
-    build = store.entry_of(inputs, obj)
-    return build if build and keys.is_portable(inputs, obj, build.dependencies) else None
+def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Record | None:
+    build = store.record_of(inputs, obj)
+    return build if build and keys.is_portable(inputs, obj, build.files) else None
 
 
-def _pack(inputs: KeyInputs, build: ManifestEntry, obj: ObjectCode) -> Page:
+def _pack(inputs: KeyInputs, build: Record, obj: ObjectCode) -> Page:
     key = inputs.portable_key
     data = object_file(inputs, build.object_key, obj)
-    own = encode_manifest(key, [build], inputs.search)
+    own = encode_records(key, [build], search=inputs.search)
     return Page(merged(key, own), {build.object_key: data})
 
 
@@ -218,7 +214,7 @@ def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | N
     """Write a page's inlined build for the local files to the cache; None if there is none."""
     if page is None or not page.objects:
         return None
-    for build in _usable(inputs, page.manifest):
+    for build in _usable(inputs, page.records):
         data = page.objects.get(build.object_key)
         obj = store.adopt(inputs, build, data) if data is not None else None
         if obj is not None:
@@ -226,16 +222,16 @@ def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | N
     return None
 
 
-def _usable(inputs: KeyInputs, manifest: bytes) -> Iterator[ManifestEntry]:
-    """Yield the builds of a manifest whose headers have the same contents here."""
-    for build in _builds_in(inputs, manifest):
+def _usable(inputs: KeyInputs, records: bytes) -> Iterator[Record]:
+    """Yield the records of builds whose headers have the same contents here."""
+    for build in _builds_in(inputs, records):
         if inputs.serves(build.backend, build.compiler):
-            fresh = build.dependencies.refreshed()
+            fresh = build.files.refreshed()
             if fresh is not None:
-                yield build._replace(dependencies=fresh)
+                yield build.replace(files=fresh)
 
 
-def _builds_in(inputs: KeyInputs, manifest: bytes) -> list[ManifestEntry]:
-    """Return the builds of a manifest."""
+def _builds_in(inputs: KeyInputs, records: bytes) -> tuple[Record, ...]:
+    """Return a page's records of builds."""
     # They have no stats, since another machine's identify no header here.
-    return decode_manifest(inputs.portable_key, manifest, inputs.search) or []
+    return decode_records(inputs.portable_key, records, inputs.search) or ()
