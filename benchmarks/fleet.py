@@ -8,7 +8,6 @@
   too few processors for this, so a compile also sleeps.
 - Versions of a header (1,000): requests and bytes of a hit, by how many versions the store has.
 - A process that ends right after a build: seconds until its lease is gone.
-- A record's kernels fetched ahead, from Redis and from S3 (moto) with replies after 20 ms.
 - A simulation of 10,000 ranks on 1,250 nodes that request 500 kernels, by the costs above (`benchmarks.fleet_paper`).
 
 FLEET_PYTHONPATH names another checkout whose rtcompile is measured in the first two, too. KERNELS is the number of kernels.
@@ -19,7 +18,6 @@ others stay as they are. Needs redis-server and, for S3, moto. No GPU.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -156,22 +154,6 @@ if "fork" in sys.argv[1] and os.fork():
     os.wait()
     os._exit(0)
 rtcompile.compile("__global__ void last() {}", arch="sm_80")
-"""
-AHEAD = r"""
-import json, sys, time
-from rtcompile.cli import caching
-from rtcompile.extras.cluster import pages
-from rtcompile.extras.record import recording, warming
-import rtcompile
-rtcompile.compile("__global__ void first() {}", arch="sm_80")  # the compiler's identity, a connection
-from functools import partial
-stores = caching.shared_stores()
-readers = [partial(stores.get_many, level) for level in stores.levels]
-with warming.requests(recording.read(sys.argv[1])) as wanted:
-    requests = [each.request for each in wanted]
-    begin = time.monotonic()
-    came = pages.fetch(readers, requests)
-    print(json.dumps([time.monotonic() - begin, *came]))
 """
 
 
@@ -352,40 +334,6 @@ def ends() -> dict[str, object]:
     return found
 
 
-def ahead(count: int = 500) -> dict[str, object]:
-    """Fetch a record's kernels from stores that a first node filled."""
-    found: dict[str, object] = {}
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        script, record = folder / "program.py", str(folder / "kernels.json")
-        script.write_text(
-            "import rtcompile\n"
-            f"wanted = [rtcompile.CompileRequest({SOURCE!r} % n, arch='sm_80') for n in range({count})]\n"
-            "rtcompile.compile_many(wanted)\n"
-        )
-        _, _, address = stack.enter_context(delayed_redis())
-        stores = {"Redis": address}
-        if importlib.util.find_spec("moto"):
-            s3 = stack.enter_context(servers.s3())
-            slow = Proxy(s3.port)
-            slow.base = 0.02
-            os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{slow.port}"
-            stores["S3 at 20 ms"] = s3.address
-        first = nodes.environment(folder, "first", ",".join(stores.values()))
-        command = [sys.executable, "-m", "rtcompile"]
-        alone = {**os.environ, **first, "RTCOMPILE_REMOTE": ""}
-        record_it = [*command, "run", "--record", record, str(script)]
-        subprocess.run(record_it, env=alone, check=True, capture_output=True)
-        fill = {**os.environ, **nodes.environment(folder, "second", ",".join(stores.values()))}
-        subprocess.run([*command, "warm", record], env=fill, check=True, capture_output=True)
-        for name, store in stores.items():
-            seconds, came, _, missing = run(  # type: ignore[misc]
-                AHEAD, record, nodes.environment(folder, f"to {name}", store)
-            )
-            found[name] = {"seconds": round(seconds, 2), "fetched": came, "missing": missing}
-    return found
-
-
 def before() -> dict[str, object]:
     """Measure the other checkout."""
     return {"hits": hits(OTHER), "a store that dies": death(OTHER)} if OTHER else {}
@@ -398,7 +346,6 @@ PARTS = {
     "shared out": shared_out,
     "versions": versions,
     "ends": ends,
-    "fetched ahead": ahead,
     "on paper": fleet_paper.all_cases,
     "before": before,
 }

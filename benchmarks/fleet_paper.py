@@ -18,8 +18,9 @@ COMPILE_SECONDS = 1.0  # of a kernel, as a small CUTLASS or CUB kernel takes
 BYTES = 4_000  # of a kernel's entry, compressed
 LOCAL_SECONDS = 0.0005  # to adopt what came, and to look into the node's cache
 POLL_SECONDS = 0.5
-# Requests per second, seconds of a reply, keys at a time when all is fetched: Redis 7 on one core; S3's published limits for one prefix, reads and writes together.
-STORES = {"Redis": (60_000.0, 0.0005, 128), "S3": (5_500.0, 0.12, 16)}
+# Requests per second and seconds of a reply: Redis 7 on one core; S3's published limits for one prefix, reads and
+# writes together.
+STORES = {"Redis": (60_000.0, 0.0005), "S3": (5_500.0, 0.12)}
 
 
 class Fleet:
@@ -65,16 +66,6 @@ class Fleet:
                 if firsts < 0:
                     yield "work", POLL_SECONDS
 
-    def ahead(self, keys: int) -> Iterator[tuple[str, float]]:
-        """One node that fetches its list: `keys` at a time, by one request or by as many connections."""
-        for _ in range(0, KERNELS, keys):
-            yield (
-                "request",
-                2 if keys > 16 else keys,
-            )  # 128 small values take Redis as long as two requests
-            self.fetched += keys
-            yield "work", keys * LOCAL_SECONDS
-
     def run(self, processes: list[Iterator[tuple[str, float]]], seed: int = 1) -> dict[str, float]:
         """Run processes to their ends; return what that took."""
         chance = random.Random(seed)
@@ -108,21 +99,13 @@ def requested_one_by_one(rate: float, reply: float, *, warm: bool) -> dict[str, 
     return {**fleet.run(processes), "connections, most": NODES * RANKS}
 
 
-def fetched_ahead(rate: float, reply: float, keys: int) -> dict[str, float]:
-    """Simulate nodes that fetch all at first."""
-    fleet = Fleet(rate, reply, warm=True)
-    found = fleet.run([fleet.ahead(keys) for _ in range(NODES)])
-    return {**found, "connections, most": NODES * (1 if keys > 16 else keys)}
-
-
 def all_cases() -> dict[str, object]:
     alone = KERNELS * COMPILE_SECONDS / RANKS
     found: dict[str, object] = {"every node for itself, seconds": round(alone, 1)}
-    for store, (rate, reply, keys) in STORES.items():
+    for store, (rate, reply) in STORES.items():
         for warm in (False, True):
             name = f"{store}, {'warm' if warm else 'cold'}"
             found[name] = requested_one_by_one(rate, reply, warm=warm)
-        found[f"{store}, warm, fetched ahead"] = fetched_ahead(rate, reply, keys)
     return found
 
 

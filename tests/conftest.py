@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import bundling, main
-from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.entries import open_store
 from rtcompile.store.shared import SharedStore
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool

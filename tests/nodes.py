@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.entries import RemoteSettings
 from rtcompile.extras.cluster.stores import Stores
 from tests.processes import started
 

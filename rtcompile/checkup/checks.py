@@ -19,7 +19,7 @@ from importlib import metadata
 
 from rtcompile import __version__
 from rtcompile.errors import InvalidRequest, UnsupportedArch
-from rtcompile.extras.cluster.settings import RemoteSettings, first_line
+from rtcompile.extras.cluster.entries import RemoteSettings, first_line
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rtcompile.build import from_bundle, pipeline, planned
 from rtcompile.build.from_bundle import Row, own_folders
 from rtcompile.build.many import compile_many
 from rtcompile.cli import output
 from rtcompile.cli.arguments import BUNDLE_ACTIONS
-from rtcompile.cli.running import cupys_record, read_record
+from rtcompile.cli.running import record_of
 from rtcompile.errors import InvalidRequest, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.files import sealed
@@ -38,10 +38,6 @@ from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.values import absolute, items, strings
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
-
-if TYPE_CHECKING:
-    from rtcompile.extras.record.recording import Record
-
 
 # --- The command ------------------------------------------------------------------------------------
 
@@ -61,11 +57,9 @@ def run(given: Namespace) -> int:
     sys.path.insert(0, os.getcwd())  # as `python -m` does: the package need not be installed
     archs = given.arch or []
     with ExitStack() as stack:
-        found = _targets(given, given.targets, archs, stack)
-        if given.cupy:
-            found += _recorded(cupys_record(given), archs, stack)
+        names = [*given.targets, *["cupy"] * given.cupy]
         built = bundle(
-            found,
+            _targets(given, names, archs, stack),
             given.output,
             archs=archs,
             update=given.update,
@@ -140,25 +134,23 @@ def _found(path: str, works: Iterable[Work]) -> Iterator[Sequence[object]]:
 
 def _targets(
     given: Namespace, names: Iterable[str], archs: Sequence[str], stack: ExitStack
-) -> list[Any]:
-    """Return the targets of the command line; headers from a record exist until `stack` is closed."""
-    found: list[Any] = []
-    for name in names:
-        if name.endswith((".json", ".json.part")):
-            found += _recorded(read_record(name, given), archs, stack)
-        else:
-            found += resolve(name, given.compiler_options, given.name_expression)
-    return found
-
-
-def _recorded(record: Record, archs: Sequence[str], stack: ExitStack) -> Iterator[Work]:
-    """Yield the builds of a record; their headers exist until `stack` is closed."""
+) -> Iterator[Any]:
+    """Yield the targets of the command line; headers from a record exist until `stack` is closed."""
     from rtcompile.extras.record import warming
 
-    for wanted in stack.enter_context(warming.requests(record, archs)):
-        requested, requested_by = wanted.recorded.program_request(wanted.request)
-        origin = wanted.origin
-        yield Work(wanted.request, requested=requested, requested_by=requested_by, origin=origin)
+    for name in names:
+        if name != "cupy" and not name.endswith((".json", ".json.part")):
+            yield from resolve(name, given.compiler_options, given.name_expression)
+            continue
+        record = record_of(name, given)
+        for wanted in stack.enter_context(warming.requests(record, archs)):
+            requested, requested_by = wanted.recorded.program_request(wanted.request)
+            yield Work(
+                wanted.request,
+                requested=requested,
+                requested_by=requested_by,
+                origin=wanted.origin,
+            )
 
 
 def _show(

@@ -6,7 +6,6 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from rtcompile import cache
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.cluster import entries, pages
-from rtcompile.extras.cluster.settings import RemoteSettings
-from rtcompile.extras.cluster.stores import Stores
+from rtcompile.extras.cluster import entries
 from rtcompile.extras.resources import Report
 from rtcompile.files import sealed
 from rtcompile.settings import Settings
@@ -114,32 +111,6 @@ def _show(given: Namespace, _: Store) -> _Result:
     if entry.obj.build.log.strip():
         lines += ["", entry.obj.build.log.strip()]
     return fields, "\n".join(lines)
-
-
-def _pull(given: Namespace, _: Store) -> _Result:
-    """Fetch the builds of records that the shared stores have."""
-    from rtcompile.extras.record import recording, warming
-
-    stores = shared_stores()
-    readers = [partial(stores.get_many, level) for level in stores.levels]
-    came = there = missing = 0
-    for path in given.records:
-        with warming.requests(recording.read(path), tuple(given.arch or ())) as wanted:
-            counts = pages.fetch(readers, [each.request for each in wanted])
-        came, there, missing = came + counts[0], there + counts[1], missing + counts[2]
-    problem = "; ".join(level.problem for level in stores.levels if level.problem)
-    fields = {"fetched": came, "there": there, "missing": missing, "problem": problem}
-    text = f"{came} builds fetched, {there} there already, {missing} that no store has"
-    return {"ok": not problem, **fields}, f"{text}; {problem}" if problem else text
-
-
-def shared_stores() -> Stores:
-    """Return the stores that the environment names; raise InvalidRequest if it names none."""
-    settings = RemoteSettings.from_environ()
-    if not settings.addresses:
-        what = "redis://…, s3://… or file:///…"
-        raise InvalidRequest(f"RTCOMPILE_REMOTE names no shared store: {what}")
-    return Stores(settings)
 
 
 # --- Keys, counts and entries ------------------------------------------------------------------------
@@ -254,6 +225,5 @@ _ACTIONS = {
     "prune": _prune,
     "clear": _clear,
     "verify": _verify,
-    "pull": _pull,
     "key": _key,
 }

@@ -36,7 +36,7 @@ def warm(given: Namespace) -> int:
     rows = []
     for path in given.records:
         begin = time.perf_counter()
-        record = cupys_record(given) if path == "cupy" else read_record(path, given)
+        record = record_of(path, given)
         # Without a terminal too: a record may take minutes in the build of an image.
         progress = not (given.json or given.quiet)
         codes = warming.warm(record, archs=archs, progress=progress)
@@ -52,33 +52,21 @@ def warm(given: Namespace) -> int:
     return 0
 
 
-def cupys_record(given: Namespace) -> Record:
-    """Return the record of CuPy's own kernels, and print differences from this environment."""
-    from rtcompile.extras.record import warming
+def record_of(path: str, given: Namespace) -> Record:
+    """Return the record in a file, or of CuPy's own kernels, and print differences from this environment."""
+    from rtcompile import toolkit
+    from rtcompile.extras.record import recording, warming
     from rtcompile.lookup.find import compute_capability
 
-    archs = given.arch or ["sm_{}{}".format(*compute_capability())]
-    record = warming.record_of_cupy(archs[0])
-    _mention_differences("the record of CuPy's kernels", record)
-    return record
-
-
-def read_record(path: str, given: Namespace) -> Record:
-    """Return the record in a file, and print differences from this environment."""
-    from rtcompile.extras.record import recording
-
-    record = recording.read(path, trust_options=given.trust_options)
-    _mention_differences(path, record)
-    return record
-
-
-def _mention_differences(path: str, record: Record) -> None:
-    """Warn if a record was made with other versions, whose kernels may differ."""
-    from rtcompile import toolkit
-    from rtcompile.extras.record import recording
-
+    if path == "cupy":
+        path = "the record of CuPy's kernels"
+        archs = given.arch or ["sm_{}{}".format(*compute_capability())]
+        record = warming.record_of_cupy(archs[0])
+    else:
+        record = recording.read(path, trust_options=given.trust_options)
     found = toolkit.current()
     compilers = [each.version for each in (found.nvrtc, found.nvcc) if each is not None]
     for difference in recording.differences(record, compilers):
         text = f"{path} was {difference}: the program may request other builds"
         print(f"rtcompile: {text}", file=sys.stderr)
+    return record

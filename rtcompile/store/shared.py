@@ -83,10 +83,7 @@ class SharedStore(Protocol):
 
 @runtime_checkable
 class LeasingStore(SharedStore, Protocol):
-    """A store with leases, with which one node builds while the others wait for its result.
-
-    A further optional method: ``get_many(keys)`` returns a list.
-    """
+    """A store with leases, with which one node builds while the others wait for its result."""
 
     def create(self, key: str, data: bytes, seconds: float) -> bool:
         """Store `data` if `key` is absent, and return whether it was; it may expire after `seconds`."""

@@ -1,4 +1,4 @@
-"""Tests of ``rtcompile cache pull``, and of the checks of stores by ``rtcompile doctor``."""
+"""Tests of the checks of stores by ``rtcompile doctor``."""
 
 import os
 
@@ -8,26 +8,10 @@ pytest.importorskip("zstandard")
 
 from rtcompile.checkup import checks
 from rtcompile.checkup.checks import Check
-from rtcompile.cli import main
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.shared import StoreError
 from tests import servers
-
-
-@pytest.mark.parametrize("records", [["kernels.json"], []])
-def test_a_pull_without_a_store_or_a_record_is_an_error(on, tmp_path, capsys, records):
-    on("a", f"file://{tmp_path}/shared", RTCOMPILE_REMOTE="")
-    if not records:
-        with pytest.raises(SystemExit):
-            main(["cache", "pull"])
-        assert "RECORD" in capsys.readouterr().err
-        return
-    assert main(["cache", "pull", *records]) != 0
-    assert "names no shared store" in capsys.readouterr().err
-
-
-# --- doctor -----------------------------------------------------------------------------------
 
 
 def looked_at() -> Check:

@@ -13,8 +13,7 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.cli import main
-from rtcompile.extras.cluster.leases import Lease
-from rtcompile.extras.cluster.stores import current
+from rtcompile.extras.cluster.stores import Lease, current
 from tests import nodes
 from tests.processes import command, python, started
 
@@ -106,7 +105,7 @@ def test_the_lease_of_an_ended_process_is_free_elsewhere_after_its_time(
     """Another machine cannot see that the process has ended."""
     end_holding(tmp_path, address, "a kill")
     on("b", address)
-    monkeypatch.setattr("rtcompile.extras.cluster.leases._machine", lambda: "another")
+    monkeypatch.setattr("rtcompile.extras.cluster.stores._machine", lambda: "another")
     begin = time.monotonic()
     lease = current().lease("k", lambda: None)
     assert isinstance(lease, Lease)
@@ -150,19 +149,19 @@ def recorded(tmp_path: Path, numbers: range) -> str:
     return record
 
 
-def test_the_builds_of_a_record_are_fetched_together(on, tmp_path, address, capsys):
+def test_the_builds_of_a_record_are_fetched_ahead(on, tmp_path, address, capsys):
     on("a", address)
     record = recorded(tmp_path, range(5))
     on("b", address)
-    assert main(["cache", "pull", record, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["fetched"], printed["there"], printed["missing"]) == (5, 0, 0)
-    assert current() is not None
+    assert main(["warm", record, "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)["records"]
+    assert (printed["built"], printed["there already"]) == (0, 5)
+    assert current().levels[0].counts["hits"] == 5
     for number in range(5):
         code = rtcompile.compile(nodes.source(number), arch="sm_80")
-        assert code.build.hit in ("memory", "disk")
-    assert main(["cache", "pull", record, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["there"] == 5
+        assert code.build.hit in ("memory", "disk", "remote")
+    on("b", address, RTCOMPILE_REMOTE="")
+    assert rtcompile.compile(nodes.source(0), arch="sm_80").build.hit == "disk"
 
 
 # --- counted ---

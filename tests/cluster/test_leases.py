@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import RtcompileWarning
-from rtcompile.extras.cluster.leases import Busy, Lease, Leases
-from rtcompile.extras.cluster.stores import Stores
+from rtcompile.extras.cluster.stores import Busy, Lease, Leases, Stores
 from tests import nodes
 
 

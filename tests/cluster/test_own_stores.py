@@ -11,7 +11,7 @@ pytest.importorskip("zstandard")
 import rtcompile
 from rtcompile.checkup import checks
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.entries import open_store
 from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
 from tests import nodes

@@ -17,10 +17,9 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import RtcompileWarning
 from rtcompile.extras.cluster import level as module
 from rtcompile.extras.cluster import stores as of_process
-from rtcompile.extras.cluster.leases import Lease
+from rtcompile.extras.cluster.entries import RemoteSettings
 from rtcompile.extras.cluster.level import Level
-from rtcompile.extras.cluster.settings import RemoteSettings
-from rtcompile.extras.cluster.stores import Stores
+from rtcompile.extras.cluster.stores import Lease, Stores
 from rtcompile.store.shared import BadEntryError, StoreError
 
 LONG = 60.0  # nothing here takes so long
@@ -36,7 +35,7 @@ class Scripted:
         self.calls: list[str] = []
 
     def __getattr__(self, act: str) -> Callable[..., Any]:
-        if act in ("get_many", "limits_time"):
+        if act == "limits_time":
             raise AttributeError(act)
 
         def call(*given: object, **_: object) -> object:
@@ -275,12 +274,6 @@ def test_background_requests_may_be_slow():
     stores.push(lambda *_: [("object", str(n), b"code") for n in range(4)])
     assert stores.flush(LONG)
     assert (scripted.calls, queried.counts["written"], queried.waited) == (["put"] * 4, 4, 0.0)
-
-
-def test_many_entries_are_fetched_from_a_slow_store():
-    stores, _, scripted = stores_with(get=late(0.15))
-    stores.get_many(stores.levels[0], "object", [str(n) for n in range(4)])
-    assert scripted.calls.count("get") == 4
 
 
 def test_an_ending_process_that_cannot_start_threads_queries_in_its_own(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.extras.cluster.settings import RemoteSettings, open_store
+from rtcompile.extras.cluster.entries import RemoteSettings, open_store
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.store.shared import StoreError
 from tests import servers

@@ -9,8 +9,7 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.extras.cluster import entries as shared
 from rtcompile.extras.cluster import entries as stores
-from rtcompile.extras.cluster.entries import Envelope, read_keys
-from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.entries import Envelope, RemoteSettings, read_keys
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.store.shared import BadEntryError
 from tests.nodes import KEY, pushed

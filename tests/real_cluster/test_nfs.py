@@ -18,7 +18,7 @@ _NEEDED = ("linux.uml", "rpc.nfsd", "rpc.mountd", "rpcbind", "exportfs", "modpro
 PROGRAM = """
 import json, os, subprocess, sys, time
 from rtcompile.extras.cluster.folder_store import FolderStore
-from rtcompile.extras.cluster.settings import RemoteSettings
+from rtcompile.extras.cluster.entries import RemoteSettings
 from tests import nodes
 from pathlib import Path
 

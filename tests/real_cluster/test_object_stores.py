@@ -12,7 +12,7 @@ import pytest
 
 import rtcompile
 from rtcompile.checkup import checks
-from rtcompile.extras.cluster.settings import open_store
+from rtcompile.extras.cluster.entries import open_store
 from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore

@@ -17,9 +17,8 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.extras.cluster import entries as shared
-from rtcompile.extras.cluster.entries import Envelope
+from rtcompile.extras.cluster.entries import Envelope, RemoteSettings
 from rtcompile.extras.cluster.level import Level
-from rtcompile.extras.cluster.settings import RemoteSettings
 from rtcompile.extras.cluster.stores import Stores, current
 from tests import nodes, servers
 from tests.trials.record import record, tally, times

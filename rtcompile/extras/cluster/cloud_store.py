@@ -22,12 +22,12 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from rtcompile import InvalidRequest
-from rtcompile.extras.cluster.entries import most_bytes
-from rtcompile.extras.cluster.settings import (
+from rtcompile.extras.cluster.entries import (
     CONNECT_SECONDS,
     REPLY_SECONDS,
     RemoteSettings,
     first_line,
+    most_bytes,
     without_password,
 )
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, StoreError

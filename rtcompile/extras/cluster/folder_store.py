@@ -14,8 +14,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from rtcompile import InvalidRequest
-from rtcompile.extras.cluster.entries import most_bytes
-from rtcompile.extras.cluster.settings import RemoteSettings, first_line
+from rtcompile.extras.cluster.entries import RemoteSettings, first_line, most_bytes
 from rtcompile.files import sealed
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 

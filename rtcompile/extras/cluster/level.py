@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from rtcompile.errors import warn
-from rtcompile.extras.cluster.settings import REPLY_SECONDS, first_line
+from rtcompile.extras.cluster.entries import REPLY_SECONDS, first_line
 from rtcompile.store.shared import (
     BadEntryError,
     LeasesUnsupportedError,
@@ -74,20 +74,15 @@ class Level:
 
     # --- requests ------------------------------------------------------------------------
 
-    def get(self, key: str, *, waiting: bool = True) -> Any:
+    def get(self, key: str) -> Any:
         """Return the store's value of a key."""
         try:
-            reply = self.send(partial(self.store.get, key), waiting=waiting)
+            reply = self.send(partial(self.store.get, key))
         except BadEntryError as error:
             return self.refused(f"{key}: {error}")
-        self._count_bytes([reply])
+        if isinstance(reply, bytes):
+            self.count("bytes_read", len(reply))
         return reply
-
-    def get_many(self, keys: Sequence[str]) -> Any:
-        """Return the values of many keys, in one request, while no build waits."""
-        replies = self.send(partial(self.store.get_many, keys), waiting=False)
-        self._count_bytes(replies or ())
-        return replies
 
     def put(self, key: str, data: bytes) -> bool:
         """Write a value while no build waits; return whether the store accepted it."""
@@ -261,9 +256,6 @@ class Level:
         """Add to what this process requested."""
         with self._guard:
             self.counts[name] += number
-
-    def _count_bytes(self, replies: Sequence[object]) -> None:
-        self.count("bytes_read", sum(len(each) for each in replies if isinstance(each, bytes)))
 
     def refused(self, problem: str) -> None:
         """Count an entry that is not valid, with a warning for the first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,11 +10,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rtcompile.extras.cluster.entries import most_bytes
-from rtcompile.extras.cluster.settings import (
+from rtcompile.extras.cluster.entries import (
     CONNECT_SECONDS,
     REPLY_SECONDS,
     RemoteSettings,
+    most_bytes,
     without_password,
 )
 from rtcompile.named import computed_once
@@ -70,28 +69,12 @@ class RedisStore:
         return _client(self._address)
 
     def get(self, key: str) -> bytes | None:
-        return _entry(key, self._read([key])[0])
-
-    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return what is under each key, in one request; None for an entry that cannot be used."""
-        found: list[bytes | None] = []
-        for key, reply in zip(keys, self._read(keys), strict=True):
-            try:
-                found.append(_entry(key, reply))
-            except BadEntryError:
-                found.append(None)
-        return found
-
-    def _read(self, keys: Sequence[str]) -> list[object]:
-        """Read as many bytes as entries may have; one that is used expires as late as a new one."""
+        """Read as many bytes as an entry may have; one that is used expires as late as a new one."""
         with self._redis.pipeline(transaction=False) as pipe:
-            for key in keys:
-                pipe.getrange(_redis_key(key), 0, most_bytes(key))
-            for key in keys if self._renews else ():
-                if "/lease/" not in key:
-                    pipe.expire(_redis_key(key), self._ttl)
-            replies: list[object] = pipe.execute(raise_on_error=False)
-        return replies[: len(keys)]
+            pipe.getrange(_redis_key(key), 0, most_bytes(key))
+            if self._renews and "/lease/" not in key:
+                pipe.expire(_redis_key(key), self._ttl)
+            return _entry(key, pipe.execute(raise_on_error=False)[0])
 
     def put(self, key: str, data: bytes) -> None:
         self._redis.set(_redis_key(key), data, ex=self._ttl)
