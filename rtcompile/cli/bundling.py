@@ -59,7 +59,7 @@ def run(given: Namespace) -> int:
     with ExitStack() as stack:
         names = [*given.targets, *["cupy"] * given.cupy]
         built = bundle(
-            _targets(given, names, archs, stack),
+            [*_targets(given, names, archs, stack)],
             given.output,
             archs=archs,
             update=given.update,
@@ -105,7 +105,7 @@ def _verify(given: Namespace, files: Sequence[str]) -> None:
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         if names:
-            rows = [*_found(path, works(_targets(given, names, archs, stack), archs))]
+            rows = [*_found(path, works([*_targets(given, names, archs, stack)], archs))]
     _show(given, path, ("program", "arch", "kind", "outcome"), rows)
 
 

@@ -86,12 +86,8 @@ class Level:
 
     def put(self, key: str, data: bytes) -> bool:
         """Write a value while no build waits; return whether the store accepted it."""
-
-        def write() -> bool:
-            self.store.put(key, data)
-            return True
-
-        return bool(self.send(write, waiting=False, writes=True))
+        reply = self.send(lambda: [self.store.put(key, data)], waiting=False, writes=True)
+        return reply is not None
 
     def create(self, key: str, data: bytes, seconds: float) -> Any:
         """Write a value if there is none, and return whether it was written."""

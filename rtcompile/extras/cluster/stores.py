@@ -410,14 +410,26 @@ class Sharing:
         self, compile: Callable[[float | None], ObjectCode], seconds: float | None, waits: bool
     ) -> ObjectCode:
         """Return the result of `compile`; if another node builds, wait for its result, or raise `Busy`."""
-        build, look = self._build, partial(self.find, is_first=False)
-        taken = self._stores.lease(
-            build.lease_key, look, seconds, build.program, waits, self._begin
-        )
+        stores, build = self._stores, self._build
+        look = partial(self.find, is_first=False)
+        taken = stores.lease(build.lease_key, look, seconds, build.program, waits, self._begin)
         if isinstance(taken, ObjectCode):
             return taken
         left = None if seconds is None else seconds - (time.monotonic() - self._begin)
-        return self._built(partial(compile, left), taken)
+        end = partial(stores.leases.end, taken) if isinstance(taken, Lease) else lambda _: None
+        entries = None
+        try:
+            code = compile(left)
+            # Only what others can use is pushed. In any case the lease ends.
+            entries = build.entries_of(code) if stores.writes else None
+        finally:
+            if entries is None:
+                stores.later(partial(end, False))
+            else:
+                stores.push(entries, end)
+        for level in stores.levels:
+            level.built(code.build.compiled_in)
+        return code
 
     def find(self, *, is_first: bool = True) -> ObjectCode | None:
         """Return the first store's build, after writing it to the local cache; a repeated miss counts once."""
@@ -435,28 +447,6 @@ class Sharing:
                 stores.push(entries, levels=stores.levels[:at])
             return code
         return None
-
-    def _built(self, compile: Callable[[], ObjectCode], lease: Lease | None) -> ObjectCode:
-        """Return the result of `compile`, and push it if others can use it; then the lease ends."""
-        stores = self._stores
-
-        def end(shared: bool) -> None:
-            if lease is not None:
-                stores.leases.end(lease, shared)
-
-        try:
-            code = compile()
-            entries = self._build.entries_of(code) if stores.writes else None
-        except BaseException:
-            stores.later(partial(end, False))
-            raise
-        for level in stores.levels:
-            level.built(code.build.compiled_in)
-        if entries is None:
-            stores.later(partial(end, False))
-        else:
-            stores.push(entries, end)
-        return code
 
 
 # --- the process's own ---------------------------------------------------------------------------
