@@ -8,8 +8,9 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rtcompile import __version__
@@ -80,7 +81,8 @@ def write_reproducer(
         folder.prepare()
         with folder.open("reproducers") as reproducers:
             # By descriptor, since other users may be able to replace the cache directory.
-            with _new_folder(home, f"/proc/self/fd/{reproducers}") as top:
+            parent = f"/proc/self/fd/{reproducers}"
+            with tempfile.TemporaryDirectory(prefix=".", dir=parent) as top:
                 for path, target in copies:
                     with suppress(OSError):  # it was removed, or another path has the same name
                         if path in memory:
@@ -94,10 +96,12 @@ def write_reproducer(
                 for file_name, text in texts.items():
                     _write(f"{top}/{file_name}", text.encode("utf-8", "surrogateescape"))
                 os.chmod(f"{top}/run.sh", 0o700)
+                _remove(f"{parent}/{home}")  # an older one
+                os.rename(top, f"{parent}/{home}")
             others = [found for found in folder.listing("reproducers") if found[0] != home]
             others.sort(key=lambda found: -found[1].st_mtime)
             for name, _ in others[_MOST_FOLDERS - 1 :]:
-                _remove(f"/proc/self/fd/{reproducers}/{name}")
+                _remove(f"{parent}/{name}")
     except (OSError, UnicodeEncodeError):
         return None
     return folder.file("reproducers", home)
@@ -108,19 +112,6 @@ def _program(name: str) -> str:
     base = os.path.basename(name)
     plain = re.fullmatch(r"\w[\w.+-]{0,99}", base, re.ASCII)
     return base if plain and base not in _OUR_NAMES else "kernel.cu"
-
-
-@contextmanager
-def _new_folder(name: str, parent: str) -> Iterator[str]:
-    """Yield a new folder, and rename it at the end, after removing an older one of the same name."""
-    new = f"{parent}/.{name}-{os.getpid()}"
-    os.mkdir(new, 0o700)
-    try:
-        yield new
-        _remove(f"{parent}/{name}")
-        os.rename(new, f"{parent}/{name}")
-    finally:
-        _remove(new)
 
 
 def _write(path: str, data: bytes) -> None:
