@@ -7,6 +7,9 @@ hides. Any Python 3 may run it, so until then it uses neither rtcompile nor new 
 
 import os
 import sys
+from _frozen_importlib_external import (
+    PathFinder,
+)  # of `importlib.machinery`, whose import takes longer
 
 COMPILER = "cupy.cuda.compiler"
 _LOOK_UP = "rtcompile.lookup.find"
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
-    """Acts on some modules as soon as they, found by other finders, are loaded."""
+    """Acts on some modules, which Python finds by its search path, as soon as they are loaded."""
 
     def __init__(self, names: "Sequence[str]", act: "Callable[[ModuleType], object]") -> None:
         self._names = names
@@ -28,21 +31,10 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
     def find_spec(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name not in self._names:
-            return None
-        # Finders before this one found nothing. Another `Finder` may be among them, and call this one.
-        before, others = 0, sys.meta_path
-        if self in others:
-            before = others.index(self) + 1
-        for finder in others[before:]:
-            if not hasattr(finder, "find_spec"):  # Python calls `find_module` of old ones
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    self._act_after(spec.loader)
-                return spec
-        return None
+        spec = PathFinder.find_spec(name, path, target) if name in self._names else None
+        if spec is not None and spec.loader is not None:
+            self._act_after(spec.loader)
+        return spec
 
     def _act_after(self, loader: "Loader") -> None:
         """Let a loader of one of the modules act on it when it has loaded it."""
