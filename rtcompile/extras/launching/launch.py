@@ -204,7 +204,7 @@ class _Loaded:
         self.function = function  # it keeps the module loaded
         self.handle = self.driver.CUfunction(int(function.ptr))
         self.sizes = self._parameter_sizes()
-        self._configurations: dict[tuple[int, tuple[Any, ...]], Any] = {}
+        self._kept = functools.lru_cache(maxsize=_KEPT)(self._checked)
 
     def _parameter_sizes(self) -> tuple[int, ...] | None:
         """Return the bytes of each parameter; None if the driver does not report them."""
@@ -223,15 +223,9 @@ class _Loaded:
     def configuration(self, queue: int, how: tuple[Any, ...]) -> Any:
         """Return the driver's configuration of a launch, checked when it is first used."""
         try:
-            found = self._configurations.get((queue, how))
-        except TypeError:  # a grid that is a list
+            return self._kept(queue, how)
+        except TypeError:  # a grid that is a list, or an argument that `_checked` rejects again
             return self._checked(queue, how)
-        if found is None:
-            found = self._checked(queue, how)
-            if len(self._configurations) >= _KEPT:
-                self._configurations.clear()
-            self._configurations[queue, how] = found
-        return found
 
     def _checked(self, queue: int, how: tuple[Any, ...]) -> Any:
         grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
