@@ -183,14 +183,13 @@ def _parsed(failure: CompileFailure) -> tuple[Diagnostic, ...]:
     return (Diagnostic("error", text), *found)
 
 
-def dependencies_of(failure: CompileFailure, recorded: Callable[[], FileSet]) -> FileSet:
-    """Return the files that a failure depends on (`recorded`, if they were not observed), or why it is not kept."""
-    log = failure.log
+def dependencies_of(failure: CompileFailure) -> FileSet:
+    """Return the files that a failure depends on, or why it is not kept."""
+    log, files = failure.log, failure.files
     missing = failure.backend == "nvcc" and missing_headers(log)
     is_diagnosed = missing or failure.kind == "link" or re.search(_DIAGNOSED, log, re.MULTILINE)
-    is_read_known = failure.files is not None or failure.trace is not None
-    if failure.kind not in ("error", "link") or not is_diagnosed or not is_read_known:
+    if failure.kind not in ("error", "link") or not is_diagnosed or files is None:
         return FileSet(uncacheable="a crash, a limit, or files that are not known")
     if not missing and (undecided := re.search(_UNDECIDED, log)):
         return FileSet(uncacheable=undecided[0])
-    return recorded() if failure.files is None else failure.files
+    return files

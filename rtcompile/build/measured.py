@@ -46,15 +46,15 @@ def measure(request: CompileRequest, settings: Settings) -> Measured:
         aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
         build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
         with aside.building(plan.key_inputs):
-            backend = build.run().build.backend
-        if backend == "nvcc":
+            code, plan = build.built()
+        if code.build.backend == "nvcc":
             raise InvalidRequest(
                 f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
                 "`nvcc --fdevice-time-trace` write NVCC's own"
             )
-        found = _measured(build.plan, settings)
+        found = _measured(plan, settings)
         if isinstance(found, CompileFailure):
-            raise as_error(found, build.plan)
+            raise as_error(found, plan)
     return found
 
 

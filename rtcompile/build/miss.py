@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,12 @@ from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileTimeout, ToolkitNotFound
 from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, file_clock_ns, next_tick
+from rtcompile.named import NamedTuple
 from rtcompile.request import command_lines
 from rtcompile.request.key import EITHER
-from rtcompile.request.object_code import BuildInfo, ObjectCode
+from rtcompile.request.object_code import BuildInfo, ObjectCode, Record
 from rtcompile.request.units import (
     Compiled,
     CompileFailure,
@@ -35,9 +37,7 @@ from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
     from rtcompile.errors import CompileError
-    from rtcompile.files.fileset import FileSet
     from rtcompile.messages.fallback import Decision
-    from rtcompile.request.object_code import Record
 
 # Modules that only some builds need (NVCC, the linker, error messages) are imported in functions. Importing them
 # here would double the 40 ms that a first build spends on imports.
@@ -60,8 +60,26 @@ def too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
     )
 
 
+class Attempt(NamedTuple):
+    """A plan with the flags that were added because of errors, their reasons, and what the failures depend on."""
+
+    plan: Plan
+    added: tuple[str, ...] = ()  # they are not in the cache key
+    notes: tuple[str, ...] = ()
+    depends: tuple[FileSet, ...] = ()
+
+    def adding(self, decision: Decision) -> Attempt:
+        """Return the attempt with a decision's flags; itself if none is new."""
+        new = tuple([flag for flag in decision.flags if flag not in self.added])
+        if not new:
+            return self
+        plan = self.plan._replace(options=self.plan.options.adding(*new))
+        note = f"{' '.join(new)} added: {decision.reason}"
+        return self._replace(plan=plan, added=self.added + new, notes=(*self.notes, note))
+
+
 class Miss:
-    """The state of one build that is not cached."""
+    """One build that is not cached."""
 
     def __init__(
         self,
@@ -71,43 +89,42 @@ class Miss:
         why_missed: Callable[[], str],
         known: Record | None = None,
     ) -> None:
-        self.plan = self.for_nvrtc = plan
+        self.plan = plan
         self.settings = settings
         self.store = store
         self.limits = Limits(settings.timeout, settings.memory_limit)
-        self.why_missed = why_missed
+        self.why_missed = cache(why_missed)
         self.known = known  # NVRTC's failure, after which NVCC builds the code
-        self.why = ""
-        self.added: list[str] = []  # flags that were added because of errors
-        self.notes: list[str] = []  # the reasons for them
-        self.failures: list[CompileFailure] = []
-        self.depends: FileSet | None = None  # further dependencies of a failure
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
-        self.begun_ns = self.reading_ns = file_clock_ns()
-        self.folders: dict[str, tuple[int, int] | None] = {}  # `_folders` before the compiler ran
+        self.begun_ns = file_clock_ns()
 
     def run(self) -> ObjectCode:
-        plan, known = self.plan, self.known
+        """Return the code, which is in the cache then, unless its notes say why not."""
+        return self.built()[0]
+
+    def built(self) -> tuple[ObjectCode, Plan]:
+        """Return what `run` does, and the plan with the flags that the build needed."""
+        plan, known, first = self.plan, self.known, Attempt(self.plan)
+        backend = plan.key_inputs.backend
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
-        if plan.key_inputs.backend == "nvcc":
-            return self._with_nvcc(self.why_missed())
-        if known is not None and plan.key_inputs.backend in EITHER:
-            self.depends = known.files
-            return self._with_nvcc(known.reason, known.failure)
-        outcome = self._with_added_flags(self._nvrtc)
+        if backend == "nvcc":
+            return self._with_nvcc(first, self.why_missed())
+        if known is not None and backend in EITHER:
+            first = first._replace(depends=(known.files,))
+            return self._with_nvcc(first, known.reason, known.failure)
+        attempt, outcome = self._with_added_flags(first, self._nvrtc)
         if isinstance(outcome, Compiled):
-            return self._finish("nvrtc", outcome, self.plan.search)
+            return self._finish(attempt, "nvrtc", outcome, self.why_missed, self.begun_ns)
         decision = self._after_nvrtc(outcome)
-        may_turn = outcome.kind == "error" and plan.key_inputs.backend in EITHER
+        may_turn = outcome.kind == "error" and backend in EITHER
         if not (decision.action == "nvcc" and may_turn):
-            raise self._refused(outcome)
+            raise self._refused(attempt, outcome)
         if plans.lack_of_nvcc(plan):
-            raise self._refused(outcome, decision.reason)
-        self._remember(outcome, decision.reason)
-        self._add(decision)
-        return self._with_nvcc(decision.reason, outcome)
+            raise self._refused(attempt, outcome, decision.reason)
+        self._remember(attempt, outcome, decision.reason)
+        return self._with_nvcc(attempt.adding(decision), decision.reason, outcome)
 
     def _after_nvrtc(self, failure: CompileFailure) -> Decision:
         """Decide whether NVCC compiles a source that NVRTC rejected; with ``"nvrtc-first"`` it always does."""
@@ -131,49 +148,43 @@ class Miss:
         return f"{note}, which saved {saved:.2f} s: NVCC took {saved + seconds:.2f} s"
 
     def _with_added_flags(
-        self, compile: Callable[[], Compiled | CompileFailure]
-    ) -> Compiled | CompileFailure:
+        self, attempt: Attempt, compile: Callable[[Plan], Compiled | CompileFailure]
+    ) -> tuple[Attempt, Compiled | CompileFailure]:
         """Compile, and repeat with flags that the errors require, as long as there are new ones."""
         while True:
-            outcome = compile()
+            outcome = compile(attempt.plan)
             if isinstance(outcome, Compiled):
-                return outcome
-            self.failures.append(outcome)
+                return attempt, outcome
+            attempt = _depending_on(attempt, outcome)
             decision = self._decide(outcome)
             fixable = self.plan.request.allow_fixups and decision.action == "add-flags"
-            if not (fixable and self._add(decision)):
-                return outcome
+            changed = attempt.adding(decision) if fixable else attempt
+            if changed is attempt:
+                return attempt, outcome
+            attempt = changed
 
-    def _refused(self, failure: CompileFailure, why_nvcc: str = "") -> CompileError:
-        """Remember a failure with its hints, and return its exception."""
+    def _refused(
+        self,
+        attempt: Attempt,
+        failure: CompileFailure,
+        why_nvcc: str = "",
+        by_nvrtc: Plan | None = None,
+    ) -> CompileError:
+        """Remember a failure with its hints, and return its exception; NVRTC tries them `by_nvrtc`'s options."""
         from rtcompile.build.failures import as_error, explained
 
-        failure = explained(failure, self.plan, self._attempt)
-        self._remember(failure, why_nvcc)
-        return as_error(failure, self.plan, why_nvcc=why_nvcc)
+        plan = attempt.plan
+        failure = explained(failure, plan, partial(self._log_of, by_nvrtc or plan))
+        self._remember(attempt, failure, why_nvcc)
+        return as_error(failure, plan, why_nvcc=why_nvcc)
 
-    def _remember(self, failure: CompileFailure, why_nvcc: str = "") -> None:
+    def _remember(self, attempt: Attempt, failure: CompileFailure, why_nvcc: str = "") -> None:
         """Keep a failure in the cache, unless it depends on more than files, or a file changed."""
-        from rtcompile.build.failures import dependencies_of
-        from rtcompile.request.object_code import Record
-
-        key_inputs = self.plan.key_inputs
-        depends = [] if self.depends is None else [self.depends]
-        for each in self.failures:
-            searched = self.plan.search if each.backend == "nvrtc" else self._nvcc_searched(each)
-            depends.append(dependencies_of(each, partial(self._recorded, each, searched)))
+        depends = attempt.depends
         if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
             files = reduce(fileset.FileSet.joined, depends)
-            self.store.keep_failure(key_inputs, Record(files, reason=why_nvcc, failure=failure))
-
-    def _add(self, decision: Decision) -> bool:
-        """Add a decision's flags, which are not in the cache key; return whether one is new."""
-        new = [flag for flag in decision.flags if flag not in self.added]
-        if new:
-            self.added += new
-            self.plan = self.plan._replace(options=self.plan.options.adding(*new))
-            self.notes.append(f"{' '.join(new)} added: {decision.reason}")
-        return bool(new)
+            record = Record(files, reason=why_nvcc, failure=failure)
+            self.store.keep_failure(self.plan.key_inputs, record)
 
     def _meanwhile(self) -> None:
         """Import modules while the compiler runs, which saves 20 ms of a process's first build."""
@@ -181,10 +192,9 @@ class Miss:
         from rtcompile.lookup import driver, find
         from rtcompile.request import cxx, key  # noqa: F401 - `key` is needed after it
 
-        if cxx.readable(
-            self.plan.request.source
-        ):  # a longer one is searched only once it is compiled
-            self.why = self.why or self.why_missed()
+        # A longer source is searched only once it is compiled.
+        if cxx.readable(self.plan.request.source):
+            self.why_missed()
         if self.plan.is_for_this_device and find.loaded("cupy") is not None:
             driver.confirm(find.compute_capability)
 
@@ -204,140 +214,89 @@ class Miss:
             was_read=failure.trace or (),
         )
 
-    def _attempt(self, source: str, options: tuple[str, ...]) -> str | None:
+    def _log_of(self, plan: Plan, source: str, options: tuple[str, ...]) -> str | None:
         """Return NVRTC's log for a changed source with further options; None if it did not finish."""
-        plan = self.for_nvrtc._replace(options=self.for_nvrtc.options.adding(*options))
-        outcome = nvrtc.compile(
-            unit_for_nvrtc(plan, plan.request.name_expressions)._replace(source=source),
-            plan.toolchain.require_nvrtc(),
-            limits=Limits(_SECONDS_TO_TRY, self.settings.memory_limit),
-            pch=self.settings.pch,
-            cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
-            search=plan.search,
-        )
+        plan = plan._replace(options=plan.options.adding(*options))
+        unit = unit_for_nvrtc(plan, plan.request.name_expressions)._replace(source=source)
+        outcome = self._by_nvrtc(plan, unit, Limits(_SECONDS_TO_TRY, self.settings.memory_limit))
         is_done = isinstance(outcome, Compiled) or outcome.kind == "error"
         return outcome.log if is_done else None
 
-    def _nvrtc(self, *, named: bool = True) -> Compiled | CompileFailure:
-        plan = self.for_nvrtc = self.plan
-        expressions = plan.request.name_expressions if named else ()
-        library = plan.toolchain.require_nvrtc()
-        if library.path not in _observed:
-            self.folders = self._folders()
-        outcome = nvrtc.compile(
-            unit_for_nvrtc(plan, expressions),
-            library,
-            limits=self.limits,
+    def _by_nvrtc(
+        self,
+        plan: Plan,
+        unit: TranslationUnit,
+        limits: Limits,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Compiled | CompileFailure:
+        return nvrtc.compile(
+            unit,
+            plan.toolchain.require_nvrtc(),
+            limits=limits,
             pch=self.settings.pch,
             cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
             search=plan.search,
-            meanwhile=self._meanwhile,
+            meanwhile=meanwhile,
         )
+
+    def _nvrtc(self, plan: Plan, *, named: bool = True) -> Compiled | CompileFailure:
+        expressions = plan.request.name_expressions if named else ()
+        library = plan.toolchain.require_nvrtc()
+        folders = {} if library.path in _observed else _folders(plan)
+        unit = unit_for_nvrtc(plan, expressions)
+        outcome = self._by_nvrtc(plan, unit, self.limits, self._meanwhile)
         if outcome.files is not None:
             _observed.add(library.path)
         if expressions and isinstance(outcome, CompileFailure) and outcome.kind == "crash":
             # With name expressions, NVRTC can crash on an error in the source (a concept under
             # C++17) instead of reporting it. A compile without them then shows that error.
-            plain = self._nvrtc(named=False)
+            plain = self._nvrtc(plan, named=False)
             if isinstance(plain, CompileFailure) and plain.kind == "error":
                 return plain
-        return outcome
+        return _recorded(plan, outcome, plan.search, folders)
 
-    def _with_nvcc(self, why: str, rejected: CompileFailure | None = None) -> ObjectCode:
+    def _with_nvcc(
+        self, attempt: Attempt, why: str, rejected: CompileFailure | None = None
+    ) -> tuple[ObjectCode, Plan]:
         from rtcompile.compilers import nvcc
 
-        program = self.plan.toolchain.require_nvcc()
-        if problem := plans.lack_of_nvcc(self.plan):
+        plan = attempt.plan
+        program = plan.toolchain.require_nvcc()
+        if problem := plans.lack_of_nvcc(plan):
             raise ToolkitNotFound(problem)
-        self.why = why
-        self.reading_ns = next_tick()
-        self.plan = self.plan._replace(options=plans.for_nvcc(self.plan.options))
-        self.folders = self._folders()
-        outcome = self._with_added_flags(
-            lambda: nvcc.compile(self.nvcc_unit(), self.plan.toolchain, limits=self.limits)
-        )
+        reading_ns = next_tick()
+
+        def compile(plan: Plan) -> Compiled | CompileFailure:
+            folders = _folders(plan)
+            outcome = nvcc.compile(unit_for_nvcc(plan), plan.toolchain, limits=self.limits)
+            return _recorded(plan, outcome, _nvcc_searched(plan, outcome), folders)
+
+        attempt = attempt._replace(plan=plan._replace(options=plans.for_nvcc(plan.options)))
+        attempt, outcome = self._with_added_flags(attempt, compile)
         if isinstance(outcome, CompileFailure):
-            raise self._refused(outcome._replace(before=rejected))
-        nvrtc = self.plan.toolchain.nvrtc
+            raise self._refused(attempt, outcome._replace(before=rejected), by_nvrtc=plan)
+        nvrtc = plan.toolchain.nvrtc
         if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
-            self.notes.append(
-                f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
-            )
-        return self._finish("nvcc", outcome, self._nvcc_searched(outcome))
-
-    def nvcc_unit(self) -> TranslationUnit:
-        """Return NVCC's flags."""
-        plan = self.plan
-        directory, *directories = self._nvcc_search()[0]
-        code = plan.compiler_target if plan.compiler_target in ("ptx", "ltoir") else "cubin"
-        flags = command_lines.for_nvcc(
-            plan.options,
-            plan.choice.arch,
-            code,
-            plan.toolchain.require_nvcc().version_pair,
-            [each.path for each in directories],
-            beside=directory.path,
-        )
-        return _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
-
-    def _nvcc_search(self) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
-        """Return the directories that NVCC searches before its own, the source's first, and after."""
-        plan = self.plan
-        folder = os.path.dirname(plan.key_inputs.name)
-        beside = SearchDir("", folder if os.path.isabs(folder) else "")
-        own = plans.own_directories(plan.options)
-        last = plans.own_directories(plan.options, last=True)
-        return (beside, *own, *plan.toolchain.nvcc_search), last
-
-    def _nvcc_searched(self, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
-        """Return all directories that NVCC searched, in order, including its own."""
-        (beside, *own), last = self._nvcc_search()
-        if beside.path and beside.path not in [directory.path for directory in own]:
-            own.insert(0, beside)
-        # A new header must also be noticed in the directories of NVCC and its host compiler.
-        roots = [match[0] for path in outcome.trace or () if (match := re.match(_ROOT, path))]
-        found = [SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS])]
-        return (*own, *found, *last)
-
-    def _recorded(
-        self, outcome: Compiled | CompileFailure, searched: tuple[SearchDir, ...]
-    ) -> FileSet:
-        """Return the dependencies of an outcome if the compiler's file accesses were not intercepted."""
-        from rtcompile.compilers import observed
-
-        request = self.plan.request
-        defined = (f"#define {option}" for option in request.options)
-        named = (f"#include <{header}>" for header in missing_headers(outcome.log))
-        texts = [request.source, *(text for _, text in request.headers), *defined, *named]
-        found = observed.record(
-            outcome.trace or (),
-            searched,
-            source="\n".join(texts),
-            name=self.plan.key_inputs.name,
-            toolkit=self.plan.toolchain.header_folders(),
-        )
-        if self._folders() != self.folders:
-            found.newest_ns = time.time_ns()
-        return found
-
-    def _folders(self) -> dict[str, tuple[int, int] | None]:
-        """Return the current identities of the folders that are searched besides the compiler's."""
-        first, last = self._nvcc_search()
-        return fileset.identities([directory.path for directory in (*first, *last)])
+            note = f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
+            attempt = attempt._replace(notes=(*attempt.notes, note))
+        return self._finish(attempt, "nvcc", outcome, lambda: why, reading_ns)
 
     def _finish(
-        self, backend: str, compiled: Compiled, searched: tuple[SearchDir, ...]
-    ) -> ObjectCode:
-        plan = self.plan
+        self,
+        attempt: Attempt,
+        backend: str,
+        compiled: Compiled,
+        why: Callable[[], str],
+        reading_ns: int,
+    ) -> tuple[ObjectCode, Plan]:
+        """Link and cache what a compiler made, which read files from `reading_ns` on."""
+        plan = attempt.plan
         spent = [compiled.milliseconds]
         log = compiled.log
         code = compiled.code
         key_inputs = plan.key_inputs
-        is_known = compiled.trace is not None or compiled.files is not None
-        dependencies = compiled.files
-        if dependencies is None:
-            dependencies = self._recorded(compiled, searched)
-        if not is_known:
+        dependencies = compiled.files or FileSet()
+        if compiled.files is None:
             dependencies = dependencies.replaced(uncacheable=_UNKNOWN)
         if plan.must_link:
             from rtcompile.compilers import nvjitlink
@@ -354,9 +313,8 @@ class Miss:
                 target=plan.choice.target,
             )
             if isinstance(linked, CompileFailure):
-                files = dependencies if is_known else None
-                self.failures.append(linked._replace(trace=None, files=files))
-                raise self._refused(linked)
+                failed = linked._replace(files=compiled.files)
+                raise self._refused(_depending_on(attempt, failed), linked)
             code, log = linked.code, joined_logs(log, linked.log)
             spent.append(linked.milliseconds)
             key_inputs = key_inputs.linked(backend)
@@ -369,9 +327,9 @@ class Miss:
 
         warned = unusual(plan.request.source)
         log += "".join(f"{plan.request.name}({line}): warning: {what}\n" for line, what in warned)
-        if self.added:
-            key_inputs = key_inputs._replace(fixups=tuple(self.added))
-        is_changed = dependencies.newest_ns >= self.reading_ns
+        if attempt.added:
+            key_inputs = key_inputs._replace(fixups=attempt.added)
+        is_changed = dependencies.newest_ns >= reading_ns
         if is_changed:
             # It is unknown which contents the compiler read, so bundles must not record them.
             unknown = tuple(header._replace(digest="") for header in dependencies.headers)
@@ -391,17 +349,18 @@ class Miss:
                 log,
                 dependencies,
                 milliseconds,
-                why="; ".join([self.why or self.why_missed(), *self.notes]),
+                why="; ".join([why(), *attempt.notes]),
                 compiler=f"{backend} {key_inputs.compilers.get(backend, '')}",
                 compiled_in=milliseconds,
                 notes=notes,
             ),
         )
         if is_changed:
-            changed = dependencies.changed_since(self.reading_ns) or "a file that it read"
-            return _not_kept(built, f"{changed} changed while the compiler ran", is_always=False)
+            changed = dependencies.changed_since(reading_ns) or "a file that it read"
+            reason = f"{changed} changed while the compiler ran"
+            return _not_kept(built, reason, is_always=False), plan
         reason = self.store.add(key_inputs, built, dependencies)
-        return _not_kept(built, reason) if reason else built
+        return _not_kept(built, reason) if reason else built, plan
 
 
 _warned: set[str] = set()
@@ -429,6 +388,21 @@ def unit_for_nvrtc(plan: Plan, expressions: tuple[str, ...]) -> TranslationUnit:
     return _unit(plan, flags, target, expressions)
 
 
+def unit_for_nvcc(plan: Plan) -> TranslationUnit:
+    """Return the plan's translation unit for NVCC."""
+    directory, *directories = _nvcc_search(plan)[0]
+    code = plan.compiler_target if plan.compiler_target in ("ptx", "ltoir") else "cubin"
+    flags = command_lines.for_nvcc(
+        plan.options,
+        plan.choice.arch,
+        code,
+        plan.toolchain.require_nvcc().version_pair,
+        [each.path for each in directories],
+        beside=directory.path,
+    )
+    return _unit(plan, flags, plan.compiler_target, plan.request.name_expressions)
+
+
 # A batch's kernels often have the same flags.
 _flags_for_nvrtc = lru_cache(maxsize=16)(command_lines.for_nvrtc)
 
@@ -446,3 +420,67 @@ def _unit(
 _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
 _HOST_ROOTS = ("/usr/local/include",)  # searched before the others, even if it is empty
+
+
+# --- The files of a compiler whose accesses were not intercepted ----------------------------------------
+
+
+def _depending_on(attempt: Attempt, failure: CompileFailure) -> Attempt:
+    """Return an attempt that depends on the files of one more failure."""
+    from rtcompile.build.failures import dependencies_of
+
+    return attempt._replace(depends=(*attempt.depends, dependencies_of(failure)))
+
+
+def _nvcc_search(plan: Plan) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:
+    """Return the directories that NVCC searches before its own, the source's first, and after."""
+    folder = os.path.dirname(plan.key_inputs.name)
+    beside = SearchDir("", folder if os.path.isabs(folder) else "")
+    own = plans.own_directories(plan.options)
+    last = plans.own_directories(plan.options, last=True)
+    return (beside, *own, *plan.toolchain.nvcc_search), last
+
+
+def _nvcc_searched(plan: Plan, outcome: Compiled | CompileFailure) -> tuple[SearchDir, ...]:
+    """Return all directories that NVCC searched, in order, including its own."""
+    (beside, *own), last = _nvcc_search(plan)
+    if beside.path and beside.path not in [directory.path for directory in own]:
+        own.insert(0, beside)
+    # A new header must also be noticed in the directories of NVCC and its host compiler.
+    roots = [match[0] for path in outcome.trace or () if (match := re.match(_ROOT, path))]
+    found = [SearchDir("", root) for root in dict.fromkeys([*roots, *_HOST_ROOTS])]
+    return (*own, *found, *last)
+
+
+def _folders(plan: Plan) -> dict[str, tuple[int, int] | None]:
+    """Return the current identities of the folders that are searched besides the compiler's."""
+    first, last = _nvcc_search(plan)
+    return fileset.identities([directory.path for directory in (*first, *last)])
+
+
+def _recorded(
+    plan: Plan,
+    outcome: Compiled | CompileFailure,
+    searched: tuple[SearchDir, ...],
+    folders: dict[str, tuple[int, int] | None],
+) -> Compiled | CompileFailure:
+    """Return an outcome with the files that it depends on, if they are known; `folders` were there before."""
+    is_done = isinstance(outcome, Compiled) or outcome.kind in ("error", "link")
+    if not is_done or outcome.files is not None or outcome.trace is None:
+        return outcome
+    from rtcompile.compilers import observed
+
+    request = plan.request
+    defined = (f"#define {option}" for option in request.options)
+    named = (f"#include <{header}>" for header in missing_headers(outcome.log))
+    texts = [request.source, *(text for _, text in request.headers), *defined, *named]
+    found = observed.record(
+        outcome.trace,
+        searched,
+        source="\n".join(texts),
+        name=plan.key_inputs.name,
+        toolkit=plan.toolchain.header_folders(),
+    )
+    if _folders(plan) != folders:
+        found.newest_ns = time.time_ns()
+    return outcome._replace(files=found)

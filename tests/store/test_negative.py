@@ -25,7 +25,8 @@ PTXAS = "ptxas application ptx input, line 9; error   : Unknown symbol 'x'\n"
 def failure(
     log: str = ERROR, *, kind: str = "error", trace: tuple[str, ...] | None = ()
 ) -> CompileFailure:
-    return CompileFailure(kind, log, ("nvcc", "a b"), "nvcc", trace=trace)
+    files = None if trace is None else FileSet()
+    return CompileFailure(kind, log, ("nvcc", "a b"), "nvcc", trace=trace, files=files)
 
 
 def remembered(reason: str = "", log: str = ERROR) -> Record:
@@ -64,8 +65,8 @@ def test_only_failures_that_will_recur_are_remembered():
     transient += [failure(UNDEFINED, kind="crash"), *map(failure, OF_THE_MACHINE)]
     lasting = [failure(UNDEFINED, kind="link"), *map(failure, OF_THE_SOURCE)]
 
-    assert [each for each in transient if not dependencies_of(each, FileSet).uncacheable] == []
-    assert [each for each in lasting if dependencies_of(each, FileSet).uncacheable] == []
+    assert [each for each in transient if not dependencies_of(each).uncacheable] == []
+    assert [each for each in lasting if dependencies_of(each).uncacheable] == []
 
 
 def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_stay_missing(
@@ -104,8 +105,8 @@ def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_sta
 def test_a_failure_is_the_same_value_for_the_next_process(cache):
     odd = "k\udce4.cu(1): error: “ä” is\0undefined\n"
     hints = Hints("facts", ((odd, ""), ("hint", "cause")))
-    first = failure(odd)._replace(backend="nvrtc", hints=hints)
-    failed = failure(odd)._replace(before=first, hints=hints)
+    first = failure(odd)._replace(backend="nvrtc", hints=hints, files=None)
+    failed = failure(odd)._replace(before=first, hints=hints, files=None)
     kept = Record(FileSet(), reason="host code", failure=failed)
     open_store(cache).keep_failure(make_key_inputs(), kept)
 
