@@ -138,7 +138,7 @@ def cell(source: str) -> object:
     pytest.importorskip("IPython")
     from rtcompile.extras import notebook as magics
 
-    return magics.Compilation(source, magics.Line.read("--arch sm_80"), {}).module()
+    return magics.compiled(source, magics.Line.read("--arch sm_80"), {})
 
 
 def batch(builds: list[CompileRequest]) -> Callable[[], object]:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import html
 import inspect
 import os
 import shlex
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any
 
 import rtcompile
-from rtcompile import styling
+from rtcompile import CompileRequest, InvalidRequest, ObjectCode, styling
 from rtcompile.errors import public
-from rtcompile.extras.notebook import kernels
-from rtcompile.extras.notebook.kernels import (
-    PROGRAM,
-    CellBuild,
-    CellKernel,
-    CellModule,
-    CellTemplate,
-    KernelText,
-)
+from rtcompile.extras.notebook.kernels import PROGRAM, CellKernel, CellModule, CellTemplate
 from rtcompile.messages import render
+from rtcompile.types import KernelReport
 
 try:
     from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
@@ -57,7 +50,7 @@ class Line:
         try:
             words = iter(shlex.split(text))
         except ValueError as error:
-            raise rtcompile.InvalidRequest(f"%%cuda {text}: {error}") from None
+            raise InvalidRequest(f"%%cuda {text}: {error}") from None
         ours = dict.fromkeys(_OURS, "")
         names: list[str] = []
         options: list[str] = []
@@ -68,7 +61,7 @@ class Line:
                 continue
             value = value if equals else next(words, "")
             if not value:
-                raise rtcompile.InvalidRequest(f"%%cuda {text}: {name} needs a value")
+                raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
             if name == "-n":
                 names.append(value)
             else:
@@ -83,81 +76,22 @@ class Line:
         return replace(self, arch=arch, backend=backend, options=options)
 
 
-class Compilation:
-    """The compilation of one cell. Templates keep it to compile further instances later."""
-
-    def __init__(self, source: str, line: Line, headers: Mapping[str, str]) -> None:
-        self._line = line
-        self._options = (*line.options, _REPORT_SPILLS)
-        self._headers = dict(headers)  # instances built later use the same headers
-        self._source, self._texts = source, kernels.find(source)
-        self._built: list[CellBuild] = []
-
-    def module(self) -> CellModule:
-        """Compile the cell; an error names lines and columns of the cell."""
-        texts = {name: self._text_of(name) for name in self._line.names}
-        built = self._build(self._line.names)
-        self._built.append(built)
-        kernels: dict[str, CellKernel | CellTemplate] = {}
-        for text in self._texts:
-            if text.template is not None:
-                template = CellTemplate(text, functools.partial(self._instance, text))
-                template.kernels.update(
-                    (name, CellKernel(text, built, name, symbol))
-                    for name, symbol in built.code.lowered_names.items()
-                    if texts[name] == text
-                )
-                kernels[text.name] = template
-        named = set(built.code.lowered_names.values())
-        symbols = {
-            cpp_name.rpartition("::")[2]: symbol
-            for symbol, cpp_name in built.kernels.items()
-            if symbol not in named
-        }
-        known = {text.name: text for text in self._texts if text.template is None}
-        for name, symbol in symbols.items():
-            # A kernel that the text does not define was made by a macro.
-            text = known.get(name) or KernelText(name, name, "…", None)
-            kernels[name] = CellKernel(text, built, name, symbol)
-        in_order = [text.name for text in self._texts if text.name in kernels]
-        return CellModule({name: kernels[name] for name in [*in_order, *kernels]}, built)
-
-    def _build(self, names: Sequence[str]) -> CellBuild:
-        backend: Any = self._line.backend or "auto"  # CompileRequest checks it
-        request = rtcompile.CompileRequest(
-            self._source,
-            options=self._options,
-            arch=self._line.arch or None,
-            name_expressions=tuple(names),
-            backend=backend,
-            headers=self._headers,
-            name=PROGRAM,
-        )
-        return CellBuild(request, build(request))
-
-    def _text_of(self, expression: str) -> KernelText:
-        name = expression.partition("<")[0].strip().rpartition("::")[2]
-        for text in self._texts:
-            if text.name == name:
-                return text
-        known = ", ".join(text.qualified for text in self._texts) or "none"
-        raise rtcompile.InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
-
-    def _instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build the cell for one more instance; an error if it has variables, which would be copied."""
-        built = self._build([expression])
-        shared = {name for one in self._built for name in one.variables() & built.variables()}
-        if shared:
-            raise rtcompile.InvalidRequest(
-                f"{expression} would have its own copy of the cell's variables "
-                f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
-                f"the cell: %%cuda -n '{expression}'"
-            )
-        self._built.append(built)
-        return CellKernel(text, built, expression, built.code.lowered_names[expression])
+def compiled(source: str, line: Line, headers: Mapping[str, str]) -> CellModule:
+    """Compile the source of a cell; an error names lines and columns of the cell."""
+    backend: Any = line.backend or "auto"  # CompileRequest checks it
+    request = CompileRequest(
+        source,
+        options=(*line.options, _REPORT_SPILLS),
+        arch=line.arch or None,
+        name_expressions=line.names,
+        backend=backend,
+        headers=headers,
+        name=PROGRAM,
+    )
+    return CellModule(request, build)
 
 
-def build(request: rtcompile.CompileRequest) -> rtcompile.ObjectCode:
+def build(request: CompileRequest) -> ObjectCode:
     """Return the build of `request`; an interrupt of the cell kills its compiler."""
     begin = time.monotonic()
     (future,) = rtcompile.submit_many([request])
@@ -205,11 +139,9 @@ class CudaMagics(Magics):  # type: ignore[misc]
         with _readable():
             given = Line.read(line).after(self._defaults)
             if not cell:
-                raise rtcompile.InvalidRequest(
-                    "%cuda has no source: write %%cuda, and C++ in the next lines"
-                )
+                raise InvalidRequest("%cuda has no source: write %%cuda, and C++ in the next lines")
             # Editors count the line of the magic too.
-            module = Compilation(f"\n{cell}", given, self._headers).module()
+            module = compiled(f"\n{cell}", given, self._headers)
         self.shell.push(module.kernels)
         if given.module:
             self.shell.push({given.module: module})
@@ -225,7 +157,7 @@ class CudaMagics(Magics):  # type: ignore[misc]
         with _readable():
             name = line.strip().strip("\"'<>")
             if not name or os.path.isabs(name) or ".." in name.split("/"):
-                raise rtcompile.InvalidRequest(
+                raise InvalidRequest(
                     f"%%cuda_header {name}: give a name to include it by: shapes.cuh"
                 )
             self._headers[name] = cell
@@ -255,6 +187,112 @@ def _readable() -> Iterator[None]:
         raise
 
 
+# --- How IPython displays them -----------------------------------------------------------------------
+
+_HEADER = (
+    "kernel",
+    "arch",
+    "build",
+    "registers /thread",
+    "shared B/block",
+    "stack B/thread",
+    "spilled B/thread",
+    "occupancy",
+)
+
+
+def as_text(shown: Any) -> str:
+    """Return a module, a kernel or a piece of code as a few lines of text."""
+    title, note = _card(shown)
+    rows = [*_rows(shown)]
+    lines = [title, *([styling.table(_HEADER, rows)] if rows else []), *([note] if note else [])]
+    return "\n".join([*lines, *map(styling.as_text, _warnings(shown))])
+
+
+def as_html(shown: Any) -> str:
+    """Return a module, a kernel or a piece of code as a small HTML table."""
+    title, note = _card(shown)
+    parts = [f"<div><b>{html.escape(title)}</b></div>"]
+    if body := "".join(f"<tr>{_html_row(row)}</tr>" for row in _rows(shown)):
+        head = "".join(f"<th>{title}</th>" for title in _HEADER)
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    if note:
+        parts.append(f"<div>{html.escape(note)}</div>")
+    return "".join([*parts, *map(styling.as_html, _warnings(shown))])
+
+
+def _html_row(row: list[str]) -> str:
+    signature, *cells = map(html.escape, row)
+    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
+    for cell in cells:
+        align = "right" if cell[:1].isdigit() else "left"
+        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
+    return "".join(columns)
+
+
+def _warnings(shown: Any) -> list[styling.Styled]:
+    """Return the compiler's warnings about a cell, without those about headers."""
+    if not isinstance(shown, CellModule):
+        return []
+    source = shown.built.request.source
+    found = [d for d in shown.build.warnings if d.file == PROGRAM]
+    return [render([warning], source=source, name=PROGRAM) for warning in found]
+
+
+def _card(shown: Any) -> tuple[str, str]:
+    """Return a title and a note."""
+    if isinstance(shown, CellModule):
+        if not shown.kernels:
+            return "CUDA cell", "This cell defines no kernel (__global__)."
+        templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
+        note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
+        return f"CUDA cell: {', '.join(shown.kernels)}", note
+    if isinstance(shown, CellKernel):
+        return f"CUDA kernel {shown.name}", ""
+    if isinstance(shown, CellTemplate):
+        return f"CUDA {shown.signature}", f"{shown.name}['float'] is a kernel."
+    if isinstance(shown, ObjectCode):
+        return f"ObjectCode: {shown.kind} for {shown.arch}, {len(shown.code)} bytes", ""
+    # A `RawModule` or a `RawKernel`: showing it does not build it.
+    name = getattr(shown, "name", "")
+    note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
+    return f"{type(shown).__name__} {name}".rstrip(), note
+
+
+def _rows(shown: Any) -> Iterator[list[str]]:
+    """Yield the cells of a row for each kernel."""
+    if isinstance(shown, (CellModule, CellTemplate)):
+        for kernel in shown.kernels.values():
+            yield from _rows(kernel)
+    elif isinstance(shown, CellKernel):
+        yield _cells(shown.signature, shown.code, shown.resources)
+    else:
+        name = getattr(shown, "name", None)
+        for code in [shown] if isinstance(shown, ObjectCode) else shown.codes:
+            if code.kind != "cubin":
+                yield _cells(code.kind, code, None)
+                continue
+            for found in code.report().kernels:
+                if not name or name in (found.name, found.symbol):
+                    yield _cells(found.name, code, found)
+
+
+def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list[str]:
+    """Return a kernel's cells, as `_HEADER` names them; `found` is None if its resources are unknown."""
+    build = code.build
+    how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
+    ms = build.milliseconds
+    took = f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+    cells = [signature, str(code.arch), f"{how}, {took}"]
+    if found is None:
+        return [*cells, "", "", "", "", ""]
+    spilled = "" if found.spills is None else str(found.spills.stores + found.spills.loads)
+    numbers = found.registers, found.shared_bytes, found.stack_bytes
+    best = found.occupancy
+    occupancy = "" if best is None else f"{best.share:.0%} at {best.block} threads"
+    return [*cells, *map(str, numbers), spilled, occupancy]
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics, and how modules and kernels are displayed: IPython calls this for ``%load_ext rtcompile``."""
     shell.register_magics(CudaMagics)
@@ -263,7 +301,7 @@ def load_ipython_extension(shell: Any) -> None:
     classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
     classes += [("rtcompile", name) for name in ("ObjectCode", "RawModule", "RawKernel")]
     for module, name in classes:
-        formatters["text/html"].for_type_by_name(module, name, kernels.as_html)
+        formatters["text/html"].for_type_by_name(module, name, as_html)
         formatters["text/plain"].for_type_by_name(
-            module, name, lambda shown, printer, _cycle: printer.text(kernels.as_text(shown))
+            module, name, lambda shown, printer, _cycle: printer.text(as_text(shown))
         )

@@ -1,19 +1,17 @@
-"""A cell's kernels: as its text defines them, as the objects that it binds to names, and as IPython displays them."""
+"""A cell's kernels: as its text defines them, and as the objects that it binds to names."""
 
 from __future__ import annotations
 
-import html
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import rtcompile
-from rtcompile import ObjectCode, styling
+from rtcompile import CompileRequest, InvalidRequest, ObjectCode
 from rtcompile.errors import public
-from rtcompile.messages import render
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
 from rtcompile.types import KernelReport, Report
@@ -137,7 +135,7 @@ def own_variables(
 class CellBuild:
     """One build of a cell. It is loaded when one of its kernels is first launched."""
 
-    def __init__(self, request: rtcompile.CompileRequest, code: ObjectCode) -> None:
+    def __init__(self, request: CompileRequest, code: ObjectCode) -> None:
         self.request = request
         self.code = code
         self.kernels = code.symbols()  # each kernel's symbol and C++ name
@@ -150,10 +148,8 @@ class CellBuild:
     @computed_once
     def module(self) -> Any:
         """The `RawModule` of the same build."""
-        from rtcompile import RawModule
-
         request = self.request
-        return RawModule(
+        return rtcompile.RawModule(
             code=request.source,
             options=request.options,
             name_expressions=request.name_expressions,
@@ -219,7 +215,7 @@ class CellKernel(_OfCode):
     @computed_once
     def _is_declared(self) -> bool:
         """Whether the parameters can be read; otherwise, as with a macro or an attribute, arguments are not converted."""
-        with suppress(rtcompile.InvalidRequest):
+        with suppress(InvalidRequest):
             return self._declared.parameters is not None
         return False
 
@@ -240,30 +236,28 @@ class CellKernel(_OfCode):
 class CellTemplate:
     """A kernel template of a cell: ``scale["float", 4]`` is the kernel ``scale<float, 4>``."""
 
-    def __init__(self, text: KernelText, build: Callable[[str], CellKernel]) -> None:
+    def __init__(self, text: KernelText, module: CellModule) -> None:
         self.name = text.name
         of_types = ", ".join(text.template or ())
         self.signature = f"template <{of_types}> {text.name}({text.parameters})"
         self.kernels: dict[str, CellKernel] = {}
-        self._qualified = text.qualified
-        self._build = build
+        self._text = text
+        self._module = module
 
     @public
     def __getitem__(self, arguments: Any) -> CellKernel:
         given = arguments if isinstance(arguments, tuple) else (arguments,)
-        expression = f"{self._qualified}<{', '.join(map(_cpp, given))}>"
+        expression = f"{self._text.qualified}<{', '.join(map(_cpp, given))}>"
         if expression not in self.kernels:
-            self.kernels[expression] = self._build(expression)
+            self.kernels[expression] = self._module.instance(self._text, expression)
         return self.kernels[expression]
 
     def __call__(self, *_args: Any, **_options: Any) -> None:
         """Raise an error: an instance must be chosen first."""
-        raise rtcompile.InvalidRequest(
-            f"{self.signature}: choose its arguments first: {self.name}['float']"
-        )
+        raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
 
     def _ipython_key_completions_(self) -> list[str]:
-        inside = (name[len(self._qualified) + 1 : -1] for name in self.kernels)
+        inside = (name[len(self._text.qualified) + 1 : -1] for name in self.kernels)
         return [*inside, *(key for key in ("float", "double", "int") if key not in self.kernels)]
 
     def __repr__(self) -> str:
@@ -271,11 +265,61 @@ class CellTemplate:
 
 
 class CellModule(_OfCode):
-    """The result of compiling one cell: its kernels by name."""
+    """One cell, compiled by `build`: its kernels by name."""
 
-    def __init__(self, kernels: Mapping[str, CellKernel | CellTemplate], built: CellBuild) -> None:
-        self.kernels = dict(kernels)
-        self.built = built
+    def __init__(
+        self,
+        request: CompileRequest,
+        build: Callable[[CompileRequest], ObjectCode],
+    ) -> None:
+        self._build = build
+        self._request = request  # instances built later use the same options and headers
+        self._texts = find(request.source)
+        texts = {name: self._text_of(name) for name in request.name_expressions}
+        self.built = CellBuild(request, build(request))
+        self._instances: list[CellBuild] = []
+        named = self.built.code.lowered_names
+        found: dict[str, CellKernel | CellTemplate] = {}
+        for text in self._texts:
+            if text.template is not None:
+                template = found[text.name] = CellTemplate(text, self)
+                template.kernels.update(
+                    (name, CellKernel(text, self.built, name, symbol))
+                    for name, symbol in named.items()
+                    if texts[name] == text
+                )
+        known = {text.name: text for text in self._texts if text.template is None}
+        for symbol, cpp_name in self.built.kernels.items():
+            if symbol not in named.values():
+                name = cpp_name.rpartition("::")[2]
+                # A kernel that the text does not define was made by a macro.
+                text = known.get(name) or KernelText(name, name, "…", None)
+                found[name] = CellKernel(text, self.built, name, symbol)
+        in_order = [text.name for text in self._texts if text.name in found]
+        self.kernels = {name: found[name] for name in [*in_order, *found]}
+
+    def _text_of(self, expression: str) -> KernelText:
+        name = expression.partition("<")[0].strip().rpartition("::")[2]
+        for text in self._texts:
+            if text.name == name:
+                return text
+        known = ", ".join(text.qualified for text in self._texts) or "none"
+        raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
+
+    def instance(self, text: KernelText, expression: str) -> CellKernel:
+        """Build the cell for one more instance; an error if it has variables, which would be copied."""
+        request = self._request.replace(name_expressions=(expression,))
+        built = CellBuild(request, self._build(request))
+        others = (self.built, *self._instances)
+        shared = {name for one in others for name in one.variables() & built.variables()}
+        if shared:
+            raise InvalidRequest(
+                f"{expression} would have its own copy of the cell's variables "
+                f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
+                f"the cell: %%cuda -n '{expression}'"
+            )
+        self._instances.append(built)
+        return CellKernel(text, built, expression, built.code.lowered_names[expression])
 
     @public
     def __getitem__(self, name: str) -> CellKernel | CellTemplate:
@@ -284,7 +328,7 @@ class CellModule(_OfCode):
         except KeyError:
             known = ", ".join(self.kernels) or "none"
             problem = f"no kernel {name!r} in this cell; it has: {known}"
-            raise rtcompile.InvalidRequest(problem) from None
+            raise InvalidRequest(problem) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.kernels)
@@ -299,7 +343,7 @@ class CellModule(_OfCode):
         """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
         if name in self.code.symbols("variable"):
             return self.built.module.get_global(name)
-        raise rtcompile.InvalidRequest(f"this cell has no variable {name!r}")
+        raise InvalidRequest(f"this cell has no variable {name!r}")
 
 
 def _cpp(argument: Any) -> str:
@@ -314,7 +358,7 @@ def _cpp(argument: Any) -> str:
         return _CPP_TYPES[np.dtype(argument).name]
     except (TypeError, KeyError):
         text = f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
-        raise rtcompile.InvalidRequest(text) from None
+        raise InvalidRequest(text) from None
 
 
 _CPP_TYPES = {
@@ -340,109 +384,3 @@ def _substituted(text: KernelText, name: str) -> str:
     arguments = cxx.split(name.partition("<")[2][:-1])
     values = dict(zip(text.template, arguments, strict=False))  # the missing ones have defaults
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda m: values.get(m[0], m[0]), text.parameters)
-
-
-# --- How IPython displays them -----------------------------------------------------------------------
-
-_HEADER = (
-    "kernel",
-    "arch",
-    "build",
-    "registers /thread",
-    "shared B/block",
-    "stack B/thread",
-    "spilled B/thread",
-    "occupancy",
-)
-
-
-def as_text(shown: Any) -> str:
-    """Return a module, a kernel or a piece of code as a few lines of text."""
-    title, note = _card(shown)
-    rows = [*_rows(shown)]
-    lines = [title, *([styling.table(_HEADER, rows)] if rows else []), *([note] if note else [])]
-    return "\n".join([*lines, *map(styling.as_text, _warnings(shown))])
-
-
-def as_html(shown: Any) -> str:
-    """Return a module, a kernel or a piece of code as a small HTML table."""
-    title, note = _card(shown)
-    parts = [f"<div><b>{html.escape(title)}</b></div>"]
-    if body := "".join(f"<tr>{_html_row(row)}</tr>" for row in _rows(shown)):
-        head = "".join(f"<th>{title}</th>" for title in _HEADER)
-        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    if note:
-        parts.append(f"<div>{html.escape(note)}</div>")
-    return "".join([*parts, *map(styling.as_html, _warnings(shown))])
-
-
-def _html_row(row: list[str]) -> str:
-    signature, *cells = map(html.escape, row)
-    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
-    for cell in cells:
-        align = "right" if cell[:1].isdigit() else "left"
-        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
-    return "".join(columns)
-
-
-def _warnings(shown: Any) -> list[styling.Styled]:
-    """Return the compiler's warnings about a cell, without those about headers."""
-    if not isinstance(shown, CellModule):
-        return []
-    source = shown.built.request.source
-    found = [d for d in shown.build.warnings if d.file == PROGRAM]
-    return [render([warning], source=source, name=PROGRAM) for warning in found]
-
-
-def _card(shown: Any) -> tuple[str, str]:
-    """Return a title and a note."""
-    if isinstance(shown, CellModule):
-        if not shown.kernels:
-            return "CUDA cell", "This cell defines no kernel (__global__)."
-        templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
-        note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
-        return f"CUDA cell: {', '.join(shown.kernels)}", note
-    if isinstance(shown, CellKernel):
-        return f"CUDA kernel {shown.name}", ""
-    if isinstance(shown, CellTemplate):
-        return f"CUDA {shown.signature}", f"{shown.name}['float'] is a kernel."
-    if isinstance(shown, ObjectCode):
-        return f"ObjectCode: {shown.kind} for {shown.arch}, {len(shown.code)} bytes", ""
-    # A `RawModule` or a `RawKernel`: showing it does not build it.
-    name = getattr(shown, "name", "")
-    note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
-    return f"{type(shown).__name__} {name}".rstrip(), note
-
-
-def _rows(shown: Any) -> Iterator[list[str]]:
-    """Yield the cells of a row for each kernel."""
-    if isinstance(shown, (CellModule, CellTemplate)):
-        for kernel in shown.kernels.values():
-            yield from _rows(kernel)
-    elif isinstance(shown, CellKernel):
-        yield _cells(shown.signature, shown.code, shown.resources)
-    else:
-        name = getattr(shown, "name", None)
-        for code in [shown] if isinstance(shown, ObjectCode) else shown.codes:
-            if code.kind != "cubin":
-                yield _cells(code.kind, code, None)
-                continue
-            for found in code.report().kernels:
-                if not name or name in (found.name, found.symbol):
-                    yield _cells(found.name, code, found)
-
-
-def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list[str]:
-    """Return a kernel's cells, as `_HEADER` names them; `found` is None if its resources are unknown."""
-    build = code.build
-    how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
-    ms = build.milliseconds
-    took = f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-    cells = [signature, str(code.arch), f"{how}, {took}"]
-    if found is None:
-        return [*cells, "", "", "", "", ""]
-    spilled = "" if found.spills is None else str(found.spills.stores + found.spills.loads)
-    numbers = found.registers, found.shared_bytes, found.stack_bytes
-    best = found.occupancy
-    occupancy = "" if best is None else f"{best.share:.0%} at {best.block} threads"
-    return [*cells, *map(str, numbers), spilled, occupancy]
