@@ -358,12 +358,27 @@ def record_of_cupy(arch: str) -> Record:
     made_for = document["cupy"]
     if here.split(".")[:2] == made_for.split(".")[:2]:
         made_for = here  # a patch release has the same kernels
-    options = {
-        own: [*core.assemble_cupy_compiler_options(own), "-ftz=true"]
+    result = ObjectCode(b"", "cubin", Arch.parse(arch))  # as of a build, without headers
+    alike = {
+        own: RecordedBuild.of(
+            CompileRequest(
+                "",
+                options=(*core.assemble_cupy_compiler_options(own), "-ftz=true"),
+                arch=arch,
+                backend="nvrtc",
+                allow_fixups=False,
+            ),
+            result,
+        ).fields
         for own in {tuple(kernel["options"]) for kernel in document["kernels"]}
     }
     builds = [
-        _entry(kernel, options[tuple(kernel["options"])], arch) for kernel in document["kernels"]
+        {
+            **alike[tuple(kernel["options"])],
+            **{name: kernel[name] for name in ("name", "source", "milliseconds")},
+            "name expressions": kernel["names"],
+        }
+        for kernel in document["kernels"]
     ]
     return Record({"rtcompile": __version__, "cupy": made_for}, builds, {})
 
@@ -391,29 +406,3 @@ def _read(version: str) -> dict[str, Any]:
     with lzma.open(known[nearest]) as file:
         document: dict[str, Any] = json.loads(file.read())
     return document
-
-
-def _entry(kernel: dict[str, Any], options: list[str], arch: str) -> dict[str, Any]:
-    """Return a kernel as a build of a record, which CuPy requests with `options`."""
-    return {
-        "requested": {
-            "options": options,
-            "arch": arch,
-            "in any folder": True,
-            "by cupy": True,
-            "by a module": False,
-        },
-        "name": kernel["name"],
-        "source": kernel["source"],
-        "options": options,
-        "arch": arch,
-        "follows device": True,
-        "name expressions": kernel["names"],
-        "backend": "nvrtc",
-        "target": "cubin",
-        "link": [],
-        "given headers": {},
-        "headers": [],
-        "built by": "",
-        "milliseconds": kernel["milliseconds"],
-    }
