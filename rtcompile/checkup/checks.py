@@ -360,23 +360,15 @@ def _try(store: SharedStore, mode: str) -> tuple[str, str, str]:
         begin = time.monotonic()
         store.get(probe)
         seconds.append(time.monotonic() - begin)
-    status, detail, step = "ok", f" (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)", ""
-    if mode == "rw":
-        status, detail, step = _writes_and_leases(store, probe)
-    if status == "ok" and "gives leases" in detail and min(seconds) > _PROMPT_SECONDS:
-        status = "warning"
-        step = "Small kernels compile in that time; put a nearer store first in RTCOMPILE_REMOTE."
-    return status, f"{min(seconds) * 1e3:.1f} ms a round trip; reads{detail}", step
-
-
-def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
-    """Return the same as `_try` for writing to a store."""
+    detail = f"{min(seconds) * 1e3:.1f} ms a round trip; reads"
+    if mode != "rw":
+        return "ok", f"{detail} (RTCOMPILE_REMOTE_MODE={mode}: nothing is written)", ""
     try:
         store.put(probe, b"probe")
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         step = "Grant the right, or set RTCOMPILE_REMOTE_MODE=ro."
-        return "warning", f", cannot write: {first_line(error)}", step
-    detail = ", writes"
+        return "warning", f"{detail}, cannot write: {first_line(error)}", step
+    detail += ", writes"
     if not isinstance(store, LeasingStore):
         return "ok", f"{detail}; has no leases: nodes may build the same at once", ""
     try:
@@ -393,4 +385,8 @@ def _writes_and_leases(store: SharedStore, probe: str) -> tuple[str, str, str]:
     if claims != [True, False, True]:
         step = "Two nodes may build the same at once."
         return "warning", f"{detail}; its leases do not exclude each other", step
-    return "ok", f"{detail}; gives leases", ""
+    detail += "; gives leases"
+    if min(seconds) > _PROMPT_SECONDS:
+        step = "Small kernels compile in that time; put a nearer store first in RTCOMPILE_REMOTE."
+        return "warning", detail, step
+    return "ok", detail, ""

@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rtcompile.build import pipeline
 from rtcompile.checkup.checks import Check
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, RtcompileError
+from rtcompile.files.sealed import read_text
 from rtcompile.lookup.driver import Driver
-from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits, TranslationUnit
@@ -25,38 +25,26 @@ from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Library, Toolchain
 from rtcompile.workers import pool
 
-if TYPE_CHECKING:
-    from rtcompile.request.values import Backend
-
 _SECONDS = 120.0  # for one probe, also on a slow machine; RTCOMPILE_TIMEOUT sets another
 _WITHOUT_PCH = "Builds work without them; header-heavy ones take three to ten times as long."
 
-
 _SOURCES = os.path.join(os.path.dirname(__file__), "probes")
-
-
-class _Probe(NamedTuple):
-    """A source that must compile, and the parts of the toolkit that it needs."""
-
-    name: str
-    file: str
-    needs: str
-    backend: Backend = "nvrtc"
-    options: tuple[str, ...] = ()
-    name_expressions: tuple[str, ...] = ()
-
-
-_PROBES = (
-    _Probe("compile plain CUDA", "plain.cu", "", name_expressions=("k<int>",)),
-    _Probe("compile std headers", "std_headers.cu", "cccl"),
-    _Probe("compile WMMA", "wmma.cu", "cudart crt"),
-    _Probe("compile cooperative groups", "cooperative_groups.cu", "cudart crt cccl"),
-    _Probe("compile CUB", "cub.cu", "cudart cccl"),
-    _Probe("compile CuTe", "cute.cu", "cudart crt cccl cutlass"),
-    _Probe("link with the device runtime", "device_runtime.cu", "cudart crt nvjitlink cudadevrt"),
-    _Probe("link LTO-IR", "lto.cu", "nvjitlink", options=("-dlto",)),
-    _Probe("compile with NVCC", "nvcc.cu", "nvcc host_compiler", backend="nvcc"),
-)
+# The source of each probe, the parts of the toolkit that it needs, and further arguments of its request.
+_PROBES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "compile plain CUDA": ("plain.cu", "nvrtc", {"name_expressions": ("k<int>",)}),
+    "compile std headers": ("std_headers.cu", "nvrtc cccl", {}),
+    "compile WMMA": ("wmma.cu", "nvrtc cudart crt", {}),
+    "compile cooperative groups": ("cooperative_groups.cu", "nvrtc cudart crt cccl", {}),
+    "compile CUB": ("cub.cu", "nvrtc cudart cccl", {}),
+    "compile CuTe": ("cute.cu", "nvrtc cudart crt cccl cutlass", {}),
+    "link with the device runtime": (
+        "device_runtime.cu",
+        "nvrtc cudart crt nvjitlink cudadevrt",
+        {},
+    ),
+    "link LTO-IR": ("lto.cu", "nvrtc nvjitlink", {"options": ("-dlto",)}),
+    "compile with NVCC": ("nvcc.cu", "nvcc host_compiler", {"backend": "nvcc"}),
+}
 
 
 def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
@@ -121,34 +109,26 @@ def probes(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
             arch = archs.choose(driver.capability(0), toolchain.nvrtc.version_pair).arch
     # No more threads than workers: the reported time includes waiting for a worker.
     with ThreadPoolExecutor(pool.slots()) as threads:
-        waiting = [threads.submit(_run, probe, settings, toolchain, arch) for probe in _PROBES]
+        waiting = [threads.submit(_run, name, settings, toolchain, arch) for name in _PROBES]
         for result in waiting:
             yield result.result()
     if driver is not None:
         yield _launch(driver, settings, arch)
 
 
-def _run(probe: _Probe, settings: Settings, toolchain: Toolchain, arch: Arch) -> Check:
-    compiler = () if probe.backend == "nvcc" else ("nvrtc",)
-    lacking = [part for part in (*compiler, *probe.needs.split()) if part in toolchain.missing]
+def _run(name: str, settings: Settings, toolchain: Toolchain, arch: Arch) -> Check:
+    file, needs, arguments = _PROBES[name]
+    lacking = [part for part in needs.split() if part in toolchain.missing]
     if lacking:
-        return Check(probe.name, "note", f"not tried without {', '.join(lacking)}")
-    with open(os.path.join(_SOURCES, probe.file), encoding="utf-8") as file:
-        source = file.read()
-    request = CompileRequest(
-        source=source,
-        options=probe.options,
-        arch=arch,
-        name_expressions=probe.name_expressions,
-        backend=probe.backend,
-        name=probe.file,
-    )
+        return Check(name, "note", f"not tried without {', '.join(lacking)}")
+    source = read_text(os.path.join(_SOURCES, file))
     try:
+        request = CompileRequest(source=source, arch=arch, name=file, **arguments)
         code = pipeline.build(request, settings)
     except RtcompileError as error:
-        return _failed(probe.name, error)
+        return _failed(name, error)
     build = code.build
-    return Check(probe.name, "ok", f"{code.arch} by {build.backend} in {build.milliseconds:.0f} ms")
+    return Check(name, "ok", f"{code.arch} by {build.backend} in {build.milliseconds:.0f} ms")
 
 
 def _failed(name: str, error: RtcompileError) -> Check:
@@ -172,31 +152,26 @@ def _driver() -> Driver | None:
     return driver
 
 
-def _run_kernel(driver: Driver, code: bytes, name: bytes) -> int:
-    """Load the code, run the kernel in one thread, and return the int that it wrote."""
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    address, result = ctypes.c_uint64(), ctypes.c_int()
-    driver("cuModuleLoadData", ctypes.byref(module), code)
-    driver("cuModuleGetFunction", ctypes.byref(function), module, name)
-    driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
-    driver("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
-    driver("cuMemcpyDtoH_v2", ctypes.byref(result), address, ctypes.c_size_t(4))
-    driver("cuMemFree_v2", address)
-    return result.value
-
-
 def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
+    """Compile a kernel, and run it in one thread; it writes a number."""
     name = "launch a kernel"
     source = 'extern "C" __global__ void k(int* x) { *x = 42; }'
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    address, result = ctypes.c_uint64(), ctypes.c_int()
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
     try:
         code = pipeline.build(CompileRequest(source=source, arch=arch), settings)
-        result = _run_kernel(driver, code.code, b"k")
+        driver("cuModuleLoadData", ctypes.byref(module), code.code)
+        driver("cuModuleGetFunction", ctypes.byref(function), module, b"k")
+        driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
+        driver("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+        driver("cuMemcpyDtoH_v2", ctypes.byref(result), address, ctypes.c_size_t(4))
+        driver("cuMemFree_v2", address)
     except RtcompileError as error:
         return _failed(name, error)
     except OSError as error:
         step = "The driver rejected a kernel that compiled."
         return Check(name, "error", f"{error.strerror}", step)
-    if result != 42:
-        return Check(name, "error", f"the kernel wrote {result}, not 42")
+    if result.value != 42:
+        return Check(name, "error", f"the kernel wrote {result.value}, not 42")
     return Check(name, "ok", f"compiled for {code.arch}, wrote 42")

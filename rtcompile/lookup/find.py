@@ -140,7 +140,7 @@ class Query:
     seconds: float | None = None  # what the wait for the lock left of the time limit
     missing: Any = None  # a `store.store.Missing`, which has the records that were found
     failure: Record | None = None  # of NVRTC, after which NVCC builds the code
-    sharing: Any = None  # the build in the shared stores: an `extras.cluster.stores.Sharing`
+    sharing: Any = None  # the build in the shared stores: an `extras.cluster.pages.Sharing`
 
     def __init__(
         self,

@@ -10,12 +10,12 @@ A local hit does not use this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from rtcompile import CompileRequest, RtcompileError
-from rtcompile.build import elsewhere
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
@@ -31,11 +31,13 @@ from rtcompile.store.shared import (
 )
 from rtcompile.store.shared import key as keys
 
+if TYPE_CHECKING:
+    from rtcompile.extras.cluster.level import Level
+    from rtcompile.extras.cluster.stores import Stores
+
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 
 StoreEntry = tuple[str, str, bytes]  # kind, key, data
-Read = Callable[[str, str], "bytes | None"]  # returns an entry's data by its kind and key
-ReadMany = Callable[[str, Sequence[str]], dict[str, bytes]]
 
 
 # --- pages -----------------------------------------------------------------------------------------
@@ -97,19 +99,62 @@ def _by_object(key: str, data: bytes) -> dict[str, Record]:
 # --- one build in the stores -------------------------------------------------------------------------
 
 
-class SharedBuild:
-    """One build, as it is looked for in shared stores and written to them."""
+class Sharing:
+    """One build in the shared stores: found there, or made under a lease and pushed."""
 
-    def __init__(self, inputs: KeyInputs, store: Store) -> None:
-        self.program = inputs.name.rpartition("/")[2]
-        self._inputs, self._store = inputs, store
+    def __init__(self, stores: Stores, inputs: KeyInputs, store: Store) -> None:
+        self._stores, self._inputs, self._store = stores, inputs, store
         self._key = page_key(inputs)
-        self.lease_key = self._key  # or the object key for the local contents, if known
-        self._pages: dict[object, Page | None] = {}  # of each store, to which a new build is added
+        self._lease_key = self._key  # or the object key for the local contents, if known
+        self._pages: dict[Level, Page | None] = {}  # of each store, to which a new build is added
+        self._begin = time.monotonic()
 
-    def find(self, shared: object, read: Read) -> ObjectCode | None:
-        """Return one shared store's build, read by `read`, after writing it to the local cache."""
-        page = self._pages[shared] = Page.unpacked(self._key, read("manifest", self._key))
+    def find(self, *, is_first: bool = True) -> ObjectCode | None:
+        """Return the first store's build, after writing it to the local cache; a repeated miss counts once."""
+        stores = self._stores
+        for at, level in enumerate(stores.levels):
+            begin = time.monotonic()
+            code = self._find(level)
+            if code is None:
+                if is_first:
+                    level.miss()
+                continue
+            level.hit(code.build.compiled_in, time.monotonic() - begin)
+            entries = self._entries(code) if at and stores.writes else None
+            if entries is not None:  # copy it to the stores before this one
+                stores.push(entries, levels=stores.levels[:at])
+            return code
+        return None
+
+    def build(
+        self, compile: Callable[[float | None], ObjectCode], seconds: float | None, waits: bool
+    ) -> ObjectCode:
+        """Return the result of `compile`; if another node builds, wait for its result, or raise `Busy`."""
+        stores, program = self._stores, self._inputs.name.rpartition("/")[2]
+        look = partial(self.find, is_first=False)
+        taken = stores.lease(self._lease_key, look, seconds, program, waits, self._begin)
+        if isinstance(taken, ObjectCode):
+            return taken
+        left = None if seconds is None else seconds - (time.monotonic() - self._begin)
+        entries = None
+        try:
+            code = compile(left)
+            # Only what others can use is pushed. In any case the lease ends.
+            entries = self._entries(code) if stores.writes else None
+        finally:
+            end = partial(stores.leases.end, taken)
+            if entries is None:
+                stores.later(partial(end, False))
+            else:
+                stores.push(entries, end)
+        for level in stores.levels:
+            level.built(code.build.compiled_in)
+        return code
+
+    def _find(self, level: Level) -> ObjectCode | None:
+        """Return one store's build, after writing it to the local cache."""
+        read = partial(self._stores.get, only=level)
+        page = self._pages[level] = Page.unpacked(self._key, read("manifest", self._key))
         if page is None:
             return None
         if (got := unpack(self._inputs, self._store, page)) is not None:
@@ -117,7 +162,7 @@ class SharedBuild:
         named = [build.object_key for build in _usable(self._inputs, page.records)]
         for name in dict.fromkeys(chain(named, self._keys_here(page))):
             if name not in named:
-                self.lease_key = name
+                self._lease_key = name
             apart = Page.unpacked(name, read("object", name))
             if (got := unpack(self._inputs, self._store, apart)) is not None:
                 return got
@@ -130,18 +175,18 @@ class SharedBuild:
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
-    def entries_of(self, code: ObjectCode) -> Callable[[object, Read], list[StoreEntry]] | None:
+    def _entries(self, code: ObjectCode) -> Callable[[Level], list[StoreEntry]] | None:
         """Return a function that returns the entries to write to a store for a build; None if it is not portable."""
         build = _portable(self._inputs, self._store, code)
         if build is None:
             return None
 
-        def entries(shared: object, read: Read) -> list[StoreEntry]:
+        def entries(level: Level) -> list[StoreEntry]:
             own, name = _pack(self._inputs, build, code), build.object_key
             # A page with builds is not read again, since the writer holds this build's lease.
-            if shared not in self._pages:
-                self.find(shared, read)
-            key, page = self._key, self._pages[shared]
+            if level not in self._pages:
+                self._find(level)
+            key, page = self._key, self._pages[level]
             if page is None and len(own.objects[name]) <= SMALL:
                 return [("manifest", key, own.packed(key))]
             separate = ("object", name, own.packed(name))  # written before the page that names it
@@ -154,39 +199,6 @@ class SharedBuild:
             return [separate, ("manifest", key, page._replace(records=both).packed(key))]
 
         return entries
-
-
-def fetch(stores: Sequence[ReadMany], requests: Iterable[CompileRequest]) -> tuple[int, int, int]:
-    """Fetch builds by the stores' functions, in few requests; return how many came, were cached, and are missing."""
-    settings = elsewhere.Settings.from_environ()
-    store = Store.open(settings)
-    left: dict[str, KeyInputs] = {}
-    count = there = 0
-    for request in requests:
-        count += 1
-        # Requests that cannot be planned fail when they are used.
-        with suppress(RtcompileError):
-            inputs = elsewhere.key_inputs(request, settings)
-            if store.find(inputs) is not None:
-                there += 1
-            elif keys.may_travel(inputs):
-                left[page_key(inputs)] = inputs
-    came = len(left)
-    for read_many in stores:
-        separate: dict[str, KeyInputs] = {}
-        for key, data in read_many("manifest", [*left]).items():
-            page, inputs = Page.unpacked(key, data), left[key]
-            if unpack(inputs, store, page) is not None:
-                del left[key]
-            elif page is not None:
-                builds = _usable(inputs, page.records)
-                separate.update((build.object_key, inputs) for build in builds)
-        for name, data in read_many("object", [*separate]).items():
-            inputs = separate[name]
-            if unpack(inputs, store, Page.unpacked(name, data)) is not None:
-                left.pop(page_key(inputs), None)
-    came -= len(left)
-    return came, there, count - came - there
 
 
 # --- sending a build to another machine --------------------------------------------------------------------------

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from rtcompile import forks
@@ -35,13 +34,12 @@ from rtcompile.extras.cluster.entries import (
     read_keys,
 )
 from rtcompile.extras.cluster.level import Level
-from rtcompile.extras.cluster.pages import SharedBuild, StoreEntry
+from rtcompile.extras.cluster.pages import Sharing, StoreEntry
 from rtcompile.store.shared import (
     BadEntryError,
     Busy,
     KeyInputs,
     LeasesUnsupportedError,
-    ObjectCode,
     Store,
     at_end,
     count,
@@ -131,11 +129,12 @@ class Leases:
             if not lease.renew():
                 self.held.discard(lease)
 
-    def end(self, lease: Lease, shared: bool) -> None:
+    def end(self, lease: Lease | None, shared: bool) -> None:
         """Let a lease end; unless its build is `shared`, all waiting processes build at once, not one by one."""
-        self.held.discard(lease)
-        if not shared:
-            lease.renew(is_abandoned=True)
+        if lease is not None:
+            self.held.discard(lease)
+            if not shared:
+                lease.renew(is_abandoned=True)
 
     def take(
         self,
@@ -305,7 +304,7 @@ class Stores:
 
     def push(
         self,
-        entries: Callable[[Level, Callable[[str, str], bytes | None]], Sequence[StoreEntry]],
+        entries: Callable[[Level], Sequence[StoreEntry]],
         then: Callable[[bool], None] = lambda _: None,
         levels: Sequence[Level] | None = None,
     ) -> None:
@@ -315,8 +314,7 @@ class Stores:
             kept = []
             try:
                 for level in self.levels if levels is None else levels:
-                    read = partial(self.get, only=level)
-                    kept.append(level.writable and self.put(level, entries(level, read)))
+                    kept.append(level.writable and self.put(level, entries(level)))
             finally:
                 then(bool(kept) and all(kept))
 
@@ -397,56 +395,6 @@ class Stores:
             self.flush()
             with suppress(RtcompileWarning):
                 self.report()
-
-
-class Sharing:
-    """One build in the stores: found there, or made under a lease and pushed."""
-
-    def __init__(self, stores: Stores, inputs: KeyInputs, store: Store) -> None:
-        self._stores, self._build = stores, SharedBuild(inputs, store)
-        self._begin = time.monotonic()
-
-    def build(
-        self, compile: Callable[[float | None], ObjectCode], seconds: float | None, waits: bool
-    ) -> ObjectCode:
-        """Return the result of `compile`; if another node builds, wait for its result, or raise `Busy`."""
-        stores, build = self._stores, self._build
-        look = partial(self.find, is_first=False)
-        taken = stores.lease(build.lease_key, look, seconds, build.program, waits, self._begin)
-        if isinstance(taken, ObjectCode):
-            return taken
-        left = None if seconds is None else seconds - (time.monotonic() - self._begin)
-        end = partial(stores.leases.end, taken) if isinstance(taken, Lease) else lambda _: None
-        entries = None
-        try:
-            code = compile(left)
-            # Only what others can use is pushed. In any case the lease ends.
-            entries = build.entries_of(code) if stores.writes else None
-        finally:
-            if entries is None:
-                stores.later(partial(end, False))
-            else:
-                stores.push(entries, end)
-        for level in stores.levels:
-            level.built(code.build.compiled_in)
-        return code
-
-    def find(self, *, is_first: bool = True) -> ObjectCode | None:
-        """Return the first store's build, after writing it to the local cache; a repeated miss counts once."""
-        stores, build = self._stores, self._build
-        for at, level in enumerate(stores.levels):
-            begin = time.monotonic()
-            code = build.find(level, partial(stores.get, only=level))
-            if code is None:
-                if is_first:
-                    level.miss()
-                continue
-            level.hit(code.build.compiled_in, time.monotonic() - begin)
-            entries = build.entries_of(code) if at and stores.writes else None
-            if entries is not None:  # copy it to the stores before this one
-                stores.push(entries, levels=stores.levels[:at])
-            return code
-        return None
 
 
 # --- the process's own ---------------------------------------------------------------------------
