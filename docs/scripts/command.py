@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rtcompile.cli import arguments
+from rtcompile import cli
 
 
 def reference(_: str) -> str:
     """Return a section for each verb: its help, as the command prints it."""
-    whole = arguments.parser()
+    whole = cli.parser()
     sections = [f"```text\n{_help(whole)}```"]
     for name, parser in whole.verbs().items():
         sections.append(f"## rtcompile {name}\n\n```text\n{_help(parser)}```")

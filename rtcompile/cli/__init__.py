@@ -1,15 +1,21 @@
-"""The `rtcompile` command. Everything that a verb does is also available in Python."""
+"""The `rtcompile` command, with its verbs and arguments from ``verbs.ini``; Python has all that a verb does."""
 
 from __future__ import annotations
 
+import argparse
+import configparser
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
+from typing import Any, NoReturn
 
-from rtcompile import errors
-from rtcompile.cli import arguments, output
+from rtcompile import __version__, errors
+from rtcompile.cli import output
+from rtcompile.errors import InvalidRequest
+from rtcompile.request.values import absolute
 
 FAILED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -38,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     try:
-        given = arguments.parse(argv)
+        given = parse(argv)
     except SystemExit:  # argparse has printed help, a version or an error
         problem = output.flush()
         if problem is None:
@@ -70,3 +76,199 @@ def _run(argv: list[str]) -> int:
 def exit_code(error: Exception) -> int:
     """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+# --- The parser -------------------------------------------------------------------------------------
+
+_EXIT_CODES = """\
+exit codes:
+  0  done
+  1  the compiler or linker reported an error, or a check found something
+  2  the arguments are wrong; doctor: something does not work
+  3  something is not installed, or does not know the architecture
+  4  the compiler crashed or took too long
+  130  interrupted
+
+Every verb takes --json. Options after -- are the compiler's own. `rtcompile VERB --help` shows a verb's options and an example.
+"""
+
+# Further parameters of `add_argument`, by the first spelling in ``verbs.ini``.
+_MORE: dict[str, dict[str, Any]] = {
+    "-I": {"dest": "include_dirs"},
+    "-D": {"dest": "macros"},
+    "-m": {"dest": "module_and_arguments"},
+    "--backend": {"default": "auto"},
+    "--target": {"default": "cubin"},
+    "--timeout": {"type": float},
+    "--dynamic-shared": {"type": int, "default": 0},
+    "--block": {"type": int},
+    "--top": {"type": int, "default": 15},
+    "-j": {"type": int},
+    "--root": {"default": "."},
+}
+
+
+def _tables() -> dict[str, dict[str, str]]:
+    """Return the sections of ``verbs.ini``, with each value on one line."""
+    parser = configparser.RawConfigParser(delimiters=(" : ",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(os.path.join(os.path.dirname(__file__), "verbs.ini"), encoding="utf-8")
+    return {
+        name: {key: " ".join(text.split()) for key, text in section.items()}
+        for name, section in parser.items()
+    }
+
+
+_TABLES = _tables()
+CACHE_ACTIONS = _TABLES["cache: actions"]
+BUNDLE_ACTIONS = ("list", "verify")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read a command line; print and exit for ``--help``, ``--version``, mistakes, or no verb."""
+    compiler_options: list[str] = []
+    if "--" in argv and argv[0] != "run":  # the words after `run PROGRAM` belong to the program
+        argv, compiler_options = argv[: (at := argv.index("--"))], argv[at + 1 :]
+    whole = parser()
+    if argv[:1] != ["run"] and any(word[:2] == "--" and word[-3:] == "=--" for word in argv):
+        whole.error("'--' is no value of an option")  # argparse makes a list of it
+    if argv[:1] == ["help"]:  # `rtcompile help VERB`
+        argv = [*argv[1:2], "--help"]
+    if argv in ([], ["cache"]):
+        argv = [*argv, "--help"]
+    given, unknown = whole.parse_known_args(argv)
+    sub = whole.verbs()[given.verb] if "verb" in given else whole
+    sub = sub.verbs()[given.action] if "action" in given else sub
+    if unknown or sub is whole:
+        sub.error(_unknown(unknown[0], sub) if unknown else "no verb is given")
+    given.compiler_options = compiler_options
+    if given.cache_dir:
+        os.environ["RTCOMPILE_CACHE_DIR"] = absolute(given.cache_dir)
+    return given
+
+
+def parser() -> Parser:
+    """Return the parser of the whole command."""
+    description = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
+    whole = Parser(prog="rtcompile", description=description, epilog=_EXIT_CODES)
+    whole.add_argument("-V", "--version", action="version", version=f"rtcompile {__version__}")
+    unset = {"default": argparse.SUPPRESS}
+    whole.set_defaults(json=False, quiet=False, color="auto", cache_dir=None)
+    # These options may also precede the verb. They have no defaults, since the default of one parser would replace
+    # the value that another has read.
+    _add("everywhere", whole, help=argparse.SUPPRESS, **unset)
+    verbs = whole.add_subparsers(title="verbs", metavar="VERB")
+    for name, verb in _TABLES.items():
+        if "function" not in verb:
+            continue
+        summary, example = verb["summary"], verb["example"]
+        sub = verbs.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.\n\n{verb['text']}",
+            epilog=f"example:\n  {example}",
+        )
+        _add(name, sub)
+        if name == "cache":
+            actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
+            for action, what in CACHE_ACTIONS.items():
+                of_action = actions.add_parser(action, help=what, description=f"{what}.")
+                of_action.set_defaults(action=action)
+                _add(f"cache {action}", of_action)
+                if action == "why-miss":
+                    _add("builds", of_action.add_argument_group("the build"))
+                _add("everywhere", of_action.add_argument_group("everywhere"), **unset)
+        if "builds" in verb:
+            _add("builds", sub.add_argument_group("the build"))
+        _add("everywhere", sub.add_argument_group("everywhere"), **unset)
+        sub.set_defaults(verb=name, function=verb["function"])
+    return whole
+
+
+def _add(section: str, to: argparse._ActionsContainer, **common: Any) -> None:
+    """Add the arguments of a section of ``verbs.ini``."""
+    for spelling, text in _TABLES.get(f"{section}: arguments", {}).items():
+        *names, last = spelling.split()
+        more = {"help": text, **_MORE.get(names[0] if names else last, {})}
+        if last.startswith("-"):
+            to.add_argument(*names, last, action="store_true", **{**more, **common})
+            continue
+        if last == "…":
+            last = names.pop()
+            more.update(action="append", default=[])
+        elif last in ("+", "*", "?", "..."):
+            more["nargs"], last = last, names.pop()
+        elif last.endswith("[,…]"):  # --arch a --arch b is the same as --arch a,b
+            more.update(action="extend", type=lambda text: text.split(","))
+        value = {"choices": last[1:-1].split(",")} if last[0] == "{" else {"metavar": last}
+        to.add_argument(*names, **{**value, **more, **common})
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps each line of the texts to the terminal, except lines that begin with two blanks."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # argparse's signature
+        return "\n".join(
+            line if line.startswith("  ") else textwrap.fill(line, width, break_on_hyphens=False)
+            for line in text.split("\n")
+        )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors have two lines: the mistake with a suggestion, and where to find help."""
+
+    def __init__(self, **more: Any) -> None:
+        # Abbreviations are errors, since a new option would change their meaning.
+        super().__init__(allow_abbrev=False, formatter_class=_Help, **more)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        what, meant = f"is not one of {', '.join(known)}", _nearest(str(value), known)
+        if action.metavar == "VERB":
+            what, meant = "is not a verb", meant or f"; it is one of {', '.join(known)}"
+            if value in ("clean", *CACHE_ACTIONS):
+                action_meant = "clear" if value == "clean" else value
+                meant = f"; did you mean `{self.prog} cache {action_meant}`?"
+            if value.endswith((".cu", ".cuh")):
+                what = "is a file, not a verb"
+                meant = f"; did you mean `{self.prog} compile {value}`?"
+        raise argparse.ArgumentError(action, f"{value!r} {what}{meant}")
+
+    def verbs(self) -> dict[str, Parser]:
+        """Return the parsers of the verbs, or of a verb's actions, by their names."""
+        return next(a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what it takes\n")
+
+
+def _unknown(word: str, sub: Parser) -> str:
+    """Return what is wrong with a word that `sub` does not know, and what was probably meant."""
+    if not word.startswith("-"):
+        return f"{word!r} is one argument too many"
+    spellings = list(sub._option_string_actions)
+    name = word.partition("=")[0]
+    message = f"there is no option {name}"
+    if sub.prog.endswith(" bundle") and name.lstrip("-") in BUNDLE_ACTIONS:
+        return f"{message}; did you mean `{sub.prog} {name.lstrip('-')} FILE`?"
+    if "--backend" not in spellings:
+        return message + _nearest(name, spellings)
+    if f"-{name}" in spellings:  # nvcc's -arch and -std
+        return f"{message}; did you mean -{name}?"
+    from rtcompile.request import options
+
+    try:
+        is_compilers = not options.parse([word]).unknown
+    except InvalidRequest:
+        is_compilers = True
+    meant = "" if is_compilers else _nearest(name, spellings)
+    return f"{message}{meant or '.'} Options of the compiler go after --: `{sub.prog} … -- {word}`"
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    import difflib  # only for a mistake
+
+    found = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -18,8 +18,7 @@ from typing import Any
 from rtcompile.build import from_bundle, pipeline, planned
 from rtcompile.build.from_bundle import Row, own_folders
 from rtcompile.build.many import compile_many
-from rtcompile.cli import output
-from rtcompile.cli.arguments import BUNDLE_ACTIONS
+from rtcompile.cli import BUNDLE_ACTIONS, output
 from rtcompile.cli.running import record_of
 from rtcompile.errors import InvalidRequest, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported

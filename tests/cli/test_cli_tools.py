@@ -11,8 +11,7 @@ import pytest
 
 import rtcompile
 from rtcompile import CompileError, __version__
-from rtcompile.cli import main, output
-from rtcompile.cli.arguments import parser
+from rtcompile.cli import main, output, parser
 from tests.processes import command, python, ran
 from tests.tables import from_table
 
@@ -209,7 +208,7 @@ def test_doctor_fits_a_narrow_terminal(monkeypatch, capsys):
 
 @pytest.mark.takes_seconds
 def test_starting_loads_no_compiler_and_neither_cupy_nor_numpy():
-    code = "import sys, rtcompile.cli as c; c.arguments.parse(['doctor']); print(*sys.modules)"
+    code = "import sys, rtcompile.cli as c; c.parse(['doctor']); print(*sys.modules)"
     loaded = set(python(code, check=True).stdout.split())
     assert not loaded & {"cupy", "numpy", "rtcompile.build.pipeline", "rtcompile.workers.pool"}
 

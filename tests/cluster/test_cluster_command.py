@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("zstandard")
 
-from rtcompile.checkup import checks
-from rtcompile.checkup.checks import Check
+from rtcompile.checkup import Check, checks
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
 from rtcompile.store.shared import StoreError

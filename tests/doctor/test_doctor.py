@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from rtcompile import toolkit
+from rtcompile.checkup import Check, builds, verdict
 from rtcompile.checkup import checks as machine
-from rtcompile.checkup import probing, verdict
-from rtcompile.checkup.checks import Check
 from rtcompile.settings import Settings
 from tests.processes import ran
 from tests.tables import from_table
@@ -270,7 +269,7 @@ def test_probes_compile_what_is_possible_and_list_the_rest(install):
 
 def test_a_probe_has_the_time_limit_of_the_environment():
     settings = Settings.from_environ({"RTCOMPILE_TIMEOUT": "0.1"})
-    found = {check.name: check.detail for check in probing.probes(settings, toolkit.current())}
+    found = {check.name: check.detail for check in builds(settings, toolkit.current())}
     assert "time limit of 0.1 s" in found["compile CUB"]
 
 

@@ -6,7 +6,6 @@ import traceback
 import pytest
 
 from rtcompile import cli
-from rtcompile.cli import arguments
 from tests.trials.odd_values import OPTIONS, WORDS
 from tests.trials.record import record, times
 
@@ -14,7 +13,7 @@ CHUNKS = 8
 LINES = times(25, 625)  # of each chunk: 200, 5,000
 
 # `run` runs programs; `doctor` and `profile` run compilers despite RTCOMPILE_JIT=0.
-VERBS = sorted({*arguments.parser().verbs()} - {"run", "doctor", "profile"})
+VERBS = sorted({*cli.parser().verbs()} - {"run", "doctor", "profile"})
 ENDLESS = ("-h", "--help")  # help ends the command
 FILES = ["k.cu", "k.cubin", "odd.cu", "empty", "folder", "k.json", "k.rtcb", "k.log"]
 VALUES = [
@@ -35,7 +34,7 @@ class Lines:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.verbs = arguments.parser().verbs()
+        self.verbs = cli.parser().verbs()
 
     def make(self) -> list[str]:
         verb = self.chance.choice(VERBS)
@@ -43,7 +42,7 @@ class Lines:
         own = [name for name in parser._option_string_actions if name not in ENDLESS]
         line = [verb]
         if verb == "cache" and self.chance.random() < 0.9:
-            line.append(self.chance.choice([*arguments.CACHE_ACTIONS]))
+            line.append(self.chance.choice([*cli.CACHE_ACTIONS]))
         elif self.chance.random() < 0.8:  # most verbs take a file first
             line.append(self.chance.choice(FILES))
         for _ in range(self.chance.randint(0, 4)):
