@@ -42,7 +42,7 @@ def shell(script: str, **fields: Any) -> Job:
         "files": {},
         "results": fields.pop("results", []),
     }
-    return Job("rtcompile.workers.child:run", arguments, **fields)
+    return Job("rtcompile.workers.zygote:run", arguments, **fields)
 
 
 def output(outcome: JobResult | Crash) -> str:

@@ -243,7 +243,7 @@ class _Nvcc:
             "files": files,
             "results": [_RESULT, _TRACE],
         }
-        outcome = pool.run(pool.Job("rtcompile.workers.child:run", job), self._limits)
+        outcome = pool.run(pool.Job("rtcompile.workers.zygote:run", job), self._limits)
         if isinstance(outcome, pool.Crash):
             death = pool.failure(outcome, self.command, "nvcc", self._limits)
             return death._replace(inputs=files)

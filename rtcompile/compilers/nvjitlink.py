@@ -92,7 +92,7 @@ def _link(
         "target": target,
     }
     outcome = pool.run(
-        pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load_linker", linker.path), limits
+        pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load_linker {linker.path}"), limits
     )
     if isinstance(outcome, pool.Crash):
         # A name can be any text, so a reproducer's files are numbered.

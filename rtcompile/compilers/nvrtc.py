@@ -212,8 +212,8 @@ def job_of(
 ) -> pool.Job:
     """Return the job that calls a function of `workers.libraries` in a worker with this library."""
     module = "rtcompile.workers.libraries"
-    loads = (process.NVRTC, library.to_load())
-    return pool.Job(f"{module}:{function}", arguments, *loads, reusable)
+    loads = f"{process.NVRTC} {library.to_load()}"
+    return pool.Job(f"{module}:{function}", arguments, loads, reusable)
 
 
 def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 
-from rtcompile.workers import probes, protocol, scratch
+from rtcompile.workers import probes, protocol, system
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     tried = bool(path and _heap_is_pinned)
     flag = b"--use-pch=" if job["pch"] else b"--create-pch="
     header = [flag + path] if tried else []
-    times = scratch.memfd()  # instead of a file per compile
+    times = system.memfd()  # instead of a file per compile
     option = b"--time=/proc/self/fd/%d" % times
     timed = [option] if os.path.exists("/proc/self/fd") else []
     # --minimal leaves out CUDA's declarations, which take 5 ms.
@@ -190,7 +190,7 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
         protocol.forget_stderr()
         reply = _observed(job, options + timed)
     if job["texts"]:
-        scratch.remove(_TEXTS)  # otherwise the process could not be reused
+        system.remove(_TEXTS)  # otherwise the process could not be reused
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
     phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)

@@ -46,10 +46,9 @@ class Job(NamedTuple):
 
     function: str
     arguments: Mapping[str, Any]
-    # The zygote calls `prepare` once with `argument`, to load a library; jobs with the same two share a zygote.
-    prepare: str = ""
-    argument: str = ""
-    # It may run in a process that has run such jobs before (see `child`). Its value then has "well" (the process
+    # "module:function argument": the zygote calls it once, to load a library, and runs only jobs with the same text.
+    loads: str = ""
+    # It may run in a process that has run such jobs before (see `zygote`). Its value then has "well" (the process
     # may be reused) and "doubtful" (a new process may give another value). A job with limits always gets a new
     # process.
     reusable: bool = False
@@ -126,7 +125,7 @@ class Pool:
         self._slots_lock = threading.RLock()
         self._freed = threading.Lock()  # released to wake a thread that waits for a slot
         self._lock = threading.RLock()
-        self.zygotes: dict[tuple[str, str], ZygoteProcess] = {}
+        self.zygotes: dict[str, ZygoteProcess] = {}  # by what they load
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
@@ -180,7 +179,7 @@ class Pool:
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
-                worker = self._zygote(job.prepare, job.argument)
+                worker = self._zygote(job.loads)
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")
@@ -194,20 +193,19 @@ class Pool:
         text = f"The worker process ended before it returned a result. {worker.last_stderr}".strip()
         return Crash("start", 0, text, b"")
 
-    def _zygote(self, prepare: str, argument: str) -> ZygoteProcess:
+    def _zygote(self, loads: str) -> ZygoteProcess:
         with self._lock:
-            found = self.zygotes.get((prepare, argument)) or process.take(prepare, argument)
+            found = self.zygotes.get(loads) or process.take(loads)
             if found is None:
                 found = ZygoteProcess(self._idle)
-                found.load(prepare, argument)
-            self.zygotes[prepare, argument] = found
+                found.load(loads)
+            self.zygotes[loads] = found
             return found
 
     def _forget(self, job: Job, worker: ZygoteProcess) -> None:
         with self._lock:
-            key = (job.prepare, job.argument)
-            if self.zygotes.get(key) is worker:
-                del self.zygotes[key]
+            if self.zygotes.get(job.loads) is worker:
+                del self.zygotes[job.loads]
         worker.close()
 
     def close(self) -> None:
@@ -250,15 +248,14 @@ def _run(
         process.close_theirs(theirs)
     if reply is None:
         return None
-    message, descriptors = reply
-    if message[0] == protocol.RESULT:
-        return JobResult(message[1])
-    _, kind, number, text = message
-    if kind in ("start", "load"):
-        _raise_limit(number)
-        number = 0
-    stderr = b"".join(protocol.drain(d) for d in descriptors)
-    return Crash(str(kind), int(number), str(text), stderr)
+    (what, *fields), _ = reply
+    if what == protocol.RESULT:
+        return JobResult(*fields)
+    crash = Crash(*fields)
+    if crash.kind in ("start", "load"):
+        _raise_limit(crash.signal)
+        return crash._replace(signal=0)
+    return crash
 
 
 def _receive(socket: _socket.socket) -> Any:

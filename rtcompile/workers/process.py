@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from rtcompile import forks
 from rtcompile.request import units
-from rtcompile.workers import protocol, scratch
+from rtcompile.workers import protocol, system
 
 TYPE_CHECKING = False  # as type checkers know it
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ class ZygoteProcess:
     lock = forks.lock()
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
-        self.loads: tuple[str, str] | None = None
+        self.loads: str | None = None
         self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
-        self._scratch = scratch.new_name()
+        self._scratch = system.new_name()
         words = (str(os.getpid()), str(idle), self._temporary, self._scratch)
         command = bare("rtcompile.workers.zygote:main", *words)
         self._stderr = -1
         self.control, theirs = socket_pair()
         try:
-            self._stderr = scratch.memfd()
+            self._stderr = system.memfd()
             descriptors = {2: self._stderr, protocol.CONTROL: theirs.fileno()}
             self.pid = spawn(command, units.worker_environ(os.environ), descriptors)
         except BaseException:
@@ -72,9 +72,9 @@ class ZygoteProcess:
         """Return whether its descriptors are still valid."""
         return all(map(self._has, self._identities))
 
-    def load(self, prepare: str, argument: str) -> None:
+    def load(self, loads: str) -> None:
         """Tell the zygote what to load; its jobs wait until that is done."""
-        self.loads = (prepare, argument)
+        self.loads = loads
         with suppress(OSError):  # it has ended; its first job will notice
             protocol.send(self.control, self.loads)
 
@@ -115,7 +115,7 @@ class ZygoteProcess:
             ended = f"Signal {meaning_of(os.WTERMSIG(status))} ended it."
             self.last_stderr = f"{ended} {self.last_stderr}".strip()
         if status != 0:
-            scratch.sweep(self._temporary, self._scratch)
+            system.sweep(self._temporary, self._scratch)
 
     def abandon(self) -> None:
         """Forget a zygote that belongs to the parent of this forked process."""
@@ -154,21 +154,21 @@ def start(loads: str = "") -> None:
         if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
             _ahead = ZygoteProcess()
         if _ahead is not None and loads and _ahead.loads is None:
-            _ahead.load(NVRTC, loads)
+            _ahead.load(f"{NVRTC} {loads}")
 
 
-def take(prepare: str, argument: str) -> ZygoteProcess | None:
-    """Return the zygote that was started ahead if it suits jobs with these two, and only once; otherwise None."""
+def take(loads: str) -> ZygoteProcess | None:
+    """Return the zygote that was started ahead if it suits such jobs, and only once; otherwise None."""
     global _ahead
     with _ahead_lock:
         found = _ahead
-        if found is None or found.loads not in (None, (prepare, argument)):
+        if found is None or found.loads not in (None, loads):
             return None
         _ahead = None
     if found not in ZygoteProcess.alive:
         return None
     if found.loads is None:
-        found.load(prepare, argument)
+        found.load(loads)
     return found
 
 

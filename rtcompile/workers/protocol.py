@@ -9,7 +9,7 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 
 On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits, one
 end of a new *job socket* and a memfd with the arguments. The job socket returns ``RESULT`` and the value, or
-``CRASH`` with its kind, the number of a signal or an error, and the child's stderr; if it closes without a message,
+``CRASH`` with the fields of `pool.Crash`; if it closes without a message,
 the zygote is gone. The caller cancels by closing its end.
 
 The function runs in an empty working directory, which is its TMPDIR too, stdout on ``/dev/null`` and stderr in a memfd,
@@ -25,7 +25,7 @@ import _socket  # `socket` costs 8 ms (selectors, enum) of a worker's 20 ms star
 import marshal
 import os
 
-from rtcompile.workers import scratch
+from rtcompile.workers import system
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def pack(value: Any) -> int:
 
 def in_memfd(data: bytes) -> int:
     """Return the descriptor of a new memfd, at its beginning."""
-    descriptor = scratch.memfd()
+    descriptor = system.memfd()
     try:
         written = 0
         while written < len(data):

@@ -48,7 +48,7 @@ def test_an_application_with_only_compiled_modules_starts_workers_from_them(monk
     for file in package.rglob("*.py"):
         file.unlink()
     monkeypatch.setattr(process, "__file__", str(package / "workers" / "process.pyc"))
-    ran(*process.bare("rtcompile.workers.scratch:new_name"), cwd=tmp_path, check=True)
+    ran(*process.bare("rtcompile.workers.system:new_name"), cwd=tmp_path, check=True)
 
 
 def test_the_entry_of_an_application_starts_its_workers(monkeypatch):

@@ -13,9 +13,10 @@ import pytest
 
 from rtcompile import toolkit
 from rtcompile.request.units import Limits
-from rtcompile.workers import scratch
+from rtcompile.workers import system as scratch
 from rtcompile.workers.pool import Job, JobResult, Pool
-from rtcompile.workers.scratch import Scratch
+from rtcompile.workers.process import NVRTC
+from rtcompile.workers.system import Scratch
 from tests.processes import python
 
 PREFIX = f"rtcompile-workers-{os.geteuid()}-"
@@ -64,7 +65,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_and_kill(pool: Pool) -> None:
     """Run a job, kill the zygote, and let the caller clean up."""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
-    assert isinstance(pool.run(Job("rtcompile.workers.child:run", job), Limits()), JobResult)
+    assert isinstance(pool.run(Job("rtcompile.workers.zygote:run", job), Limits()), JobResult)
     (worker,) = pool.zygotes.values()
     os.kill(worker.pid, 9)
     pool.close()
@@ -113,14 +114,14 @@ def test_folders_with_similar_names_and_their_processes_are_not_touched(parent):
 
 
 @pytest.mark.needs_compiler
-@pytest.mark.parametrize("prepare", ["", "rtcompile.workers.libraries:load"])
-def test_a_pool_survives_emptying_tmpdir(parent, prepare):
-    library = toolkit.current().require_nvrtc().to_load() if prepare else ""
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["no library", "NVRTC"])
+def test_a_pool_survives_emptying_tmpdir(parent, is_loaded):
+    loads = f"{NVRTC} {toolkit.current().require_nvrtc().to_load()}" if is_loaded else ""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     pool = Pool(jobs=1)
     try:
         for _ in range(3):
-            ran = pool.run(Job("rtcompile.workers.child:run", job, prepare, library), Limits())
+            ran = pool.run(Job("rtcompile.workers.zygote:run", job, loads), Limits())
             assert isinstance(ran, JobResult)
             assert ran.value["status"] == 0
             while list(parent.iterdir()):  # the zygote may also be removing the job's folder

@@ -16,8 +16,8 @@ from rtcompile.compilers import nvrtc
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
-from rtcompile.workers.child import Child, Order
 from rtcompile.workers.pool import Job, JobResult, Pool
+from rtcompile.workers.zygote import Child, Order
 from tests.jobs import ENDLESS, eventually
 from tests.processes import python
 from tests.tables import from_table

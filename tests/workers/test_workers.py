@@ -69,7 +69,7 @@ def test_a_job_has_an_empty_working_directory_for_its_temporary_files(pool, scra
     ("job", "text"),
     [
         pytest.param(
-            Job("rtcompile.workers.child:run", {}), "KeyError: 'files'", id="an exception"
+            Job("rtcompile.workers.zygote:run", {}), "KeyError: 'files'", id="an exception"
         ),
         pytest.param(Job("os:system", {}), "'os:system' is not in rtcompile", id="not of us"),
         pytest.param(Job(f"rtcompile.{'x' * (16 << 10)}:run", {}), "x" * (16 << 10), id="long"),

@@ -29,7 +29,7 @@ def run_script(script: str, fifo: Fifo, **options: Any) -> subprocess.Popen[str]
         from rtcompile.workers import pool
         command = ["/bin/sh", "-c", "echo $PPID > {fifo}; exec {FOREVER}"]
         arguments = dict(command=command, environ=dict(os.environ), files={{}}, results=[])
-        job = pool.Job("rtcompile.workers.child:run", arguments)
+        job = pool.Job("rtcompile.workers.zygote:run", arguments)
     """
     text = textwrap.dedent(opening) + textwrap.dedent(script)
     path = fifo.path.with_suffix(".py")
@@ -161,7 +161,7 @@ def test_an_exit_handler_that_runs_after_rtcompiles_can_build(fifo):
         atexit.register(late)
         atexit.register(pool.process._end)  # handlers run in reverse order
         arguments["command"] = ["/bin/echo", "done"]
-        echo = pool.Job("rtcompile.workers.child:run", arguments)
+        echo = pool.Job("rtcompile.workers.zygote:run", arguments)
         print(pool.run(echo, Limits()).value["log"], end="", flush=True)
         """,
         fifo,
@@ -175,7 +175,7 @@ def test_an_application_may_close_all_descriptors_and_reuse_their_numbers(fifo):
     program = run_script(
         """
         arguments["command"] = ["/bin/echo", "done"]
-        echo = pool.Job("rtcompile.workers.child:run", arguments)
+        echo = pool.Job("rtcompile.workers.zygote:run", arguments)
         for _ in range(2):
             print(pool.run(echo, Limits()).value["log"], end="", flush=True)
             os.closerange(3, 100)

@@ -1,6 +1,7 @@
-"""Scratch directories: one per zygote (mode 0700), in TMPDIR or the first of `PARENTS` that can be used.
+"""What workers ask of Linux: temporary files, signals at the end of another process, priority, memory.
 
-A zygote locks its folder as long as it or a child lives. A later process of the same user removes unlocked folders;
+There is one scratch directory per zygote (mode 0700), in TMPDIR or the first of `PARENTS` that can be used. A zygote
+locks its folder as long as it or a child lives. A later process of the same user removes unlocked folders;
 without locks, or if another machine made the folder, it removes folders that are a day old.
 """
 
@@ -193,3 +194,78 @@ def remove(name: str, folder: int | None = None) -> None:
         os.rmdir(name, dir_fd=folder)
     except OSError:
         pass
+
+
+# --- The process -------------------------------------------------------------------------------------
+
+
+SIGKILL, SIGCONT = 9, 18
+
+
+def die_with_zygote(zygote: int, held: int) -> None:
+    """Let the kernel kill this job's process group when its zygote ends, even by ``kill -9``."""
+    # `held` is the reading end of a pipe whose other end only the zygote has. When that closes, the kernel sends
+    # SIGKILL to the group, as long as one of its processes has the reading end open.
+    try:
+        fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(held, fcntl.F_SETSIG, SIGKILL)
+        fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
+        os.set_inheritable(held, True)
+    except OSError:
+        pass  # an emulated Linux kernel
+    if os.getppid() != zygote:
+        os._exit(1)  # The zygote ended before this took effect.
+
+
+def continue_at_end(control: int) -> None:
+    """Let the kernel continue a zygote that somebody stopped when its caller ends, so that it ends too."""
+    # The signal also comes with each message, and does nothing to a process that is not stopped.
+    try:
+        fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(control, fcntl.F_SETSIG, SIGCONT)
+        fcntl.fcntl(control, fcntl.F_SETFL, os.O_RDWR | os.O_ASYNC)
+    except OSError:
+        pass  # an emulated Linux kernel
+
+
+def keep_priority() -> None:
+    """Give this process's new session its nice value, since Linux's "autogroups" have their own."""
+    nice = os.nice(0)
+    if nice > 0:
+        try:
+            with open("/proc/self/autogroup", "w") as file:
+                file.write(str(nice))
+        except OSError:
+            pass  # This kernel has no autogroups.
+
+
+def prefer_for_oom() -> None:
+    """Tell the kernel to kill this process first when memory runs out."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # A container may forbid it.
+
+
+def private_bytes(pid: int | str, unknown: int) -> int:
+    """Return the private memory of a process."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except (OSError, ValueError):
+        return unknown
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the private memory of a child and its descendants."""
+    # RLIMIT_AS would count NVRTC's reserved memory, not the sum over nvcc's processes, and crash compilers.
+    total = private_bytes(pid, 0)
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                total += sum(anonymous_bytes(int(child)) for child in file.read().split())
+    except (OSError, ValueError):
+        pass  # It ended, or the kernel lists no children.
+    return total
