@@ -7,8 +7,8 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits, one
-end of a new *job socket* and a memfd with the arguments. The job socket returns ``RESULT`` and the value, or
+On the zygote's control socket the caller sends what to load, and for each job the function's name, its arguments,
+the limits, and one end of a new *job socket*. The job socket returns ``RESULT`` and the value, or
 ``CRASH`` with the fields of `pool.Crash`; if it closes without a message,
 the zygote is gone. The caller cancels by closing its end.
 
@@ -39,17 +39,12 @@ CRASH = "death"
 _MESSAGE_BYTES = 1 << 14
 _MAX_DESCRIPTORS = 4
 _LOG_BYTES_AT_EACH_END = 1 << 20
-_IN_MEMFD = ("in memfd",)
 _INT_BYTES = 4
-_MAGIC = b"rtcompile\n"  # the first bytes of every message
+# A message is one of these, the second before the value itself.
+_IN_MEMFD, _MAGIC = b"rtcompile in memfd\n", b"rtcompile\n"
 
 # Every Python since 3.4 reads version 4; caller and worker may run different versions.
 _MARSHAL_VERSION = 4
-
-
-def pack(value: Any) -> int:
-    """Return the descriptor of a new memfd that contains `value`."""
-    return in_memfd(marshal.dumps(value, _MARSHAL_VERSION))
 
 
 def in_memfd(data: bytes) -> int:
@@ -63,11 +58,6 @@ def in_memfd(data: bytes) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def unpack(descriptor: int) -> Any:
-    """Return the value in a memfd made by `pack`, and close it."""
-    return marshal.loads(drain(descriptor))  # noqa: S302  # both ends are one user's processes
 
 
 def contents(descriptor: int) -> bytes:
@@ -107,25 +97,31 @@ class NoMessage(Exception):
     """What was received is none of these messages, so it is not decoded."""
 
 
-def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message with duplicates of the descriptors; a long value is sent in a memfd, the last one."""
-    frame = _MAGIC + marshal.dumps(value, _MARSHAL_VERSION)
-    if len(frame) > _MESSAGE_BYTES:
-        long = pack(value)
-        try:
-            send(socket, _IN_MEMFD, (*descriptors, long))
-        finally:
-            os.close(long)
-        return
-    packed = b"".join(d.to_bytes(_INT_BYTES, "little") for d in descriptors)
-    ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
-    socket.sendmsg([frame], ancillary)
+def send(
+    socket: _socket.socket,
+    value: Any,
+    descriptors: tuple[int, ...] = (),
+    most: int = _MESSAGE_BYTES,
+) -> None:
+    """Send one message with duplicates of the descriptors; a value of more bytes than `most` is sent in a memfd."""
+    data = marshal.dumps(value, _MARSHAL_VERSION)
+    is_long = len(data) > most
+    if is_long:
+        descriptors = (*descriptors, in_memfd(data))
+    try:
+        packed = b"".join(d.to_bytes(_INT_BYTES, "little") for d in descriptors)
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else []
+        socket.sendmsg([_IN_MEMFD if is_long else _MAGIC, b"" if is_long else data], ancillary)
+    finally:
+        if is_long:
+            os.close(descriptors[-1])
 
 
 def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     """Receive one message and its descriptors; None at the end of file. Raise `NoMessage` for anything else."""
     space = _socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT_BYTES)
-    frame, ancillary, _, _ = socket.recvmsg(_MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
+    most = _MESSAGE_BYTES + len(_MAGIC)
+    frame, ancillary, _, _ = socket.recvmsg(most, space, _socket.MSG_CMSG_CLOEXEC)
     descriptors = [
         int.from_bytes(data[i : i + _INT_BYTES], "little")
         for level, kind, data in ancillary
@@ -134,7 +130,7 @@ def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
     ]
     if not frame:
         return None
-    if not frame.startswith(_MAGIC):
+    if not frame.startswith((_MAGIC, _IN_MEMFD)):
         raise NoMessage(f"something other than a message of rtcompile arrived: {frame[:80]!r}")
-    value = marshal.loads(frame[len(_MAGIC) :])  # noqa: S302  # both ends are one user's processes
-    return (unpack(descriptors.pop()) if value == _IN_MEMFD else value), descriptors
+    data = frame[len(_MAGIC) :] if frame != _IN_MEMFD else drain(descriptors.pop())
+    return marshal.loads(data), descriptors  # noqa: S302  # both ends are one user's processes

@@ -155,8 +155,7 @@ class Zygote:
             return False
         content, descriptors = message
         if descriptors:
-            socket, arguments = descriptors
-            self._start(Order(content, _socket.socket(fileno=socket), arguments))
+            self._start(Order(content, _socket.socket(fileno=descriptors[0])))
             return True
         self.loads = content
         try:
@@ -288,17 +287,14 @@ _SECONDS = 30.0  # for all other children
 
 
 class Order:
-    """A caller's job: this end of its socket, and the descriptor of its arguments."""
+    """A caller's job, and this end of its socket."""
 
-    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
-        self.function, self.timeout, self.memory, self.reusable = fields
+    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket) -> None:
+        self.function, self.arguments, self.timeout, self.memory, self.reusable = fields
         self.socket = socket
-        self.arguments = arguments
 
     def close(self) -> None:
-        """Close its descriptors."""
         self.socket.close()
-        os.close(self.arguments)
 
 
 class Child:
@@ -329,10 +325,10 @@ class Child:
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
         self.memory = order.memory
         try:
-            descriptors = (order.socket.fileno(), order.arguments)
-            protocol.send(self.channel, (order.function, order.reusable), descriptors)
+            content = order.function, order.arguments, order.reusable
+            protocol.send(self.channel, content, (order.socket.fileno(),))
         except OSError:
-            pass  # It was killed while idle.
+            self.kill()  # It may have been killed while idle.
 
     def finish(self) -> Order | None:
         """Remove and return the child's job, which is done or failed."""
@@ -401,13 +397,13 @@ def _serve(channel: _socket.socket) -> int:
             return RETRY  # The zygote may just have sent a job.
         if message is None:
             return 0  # The zygote ends.
-        (function, reusable), (number, arguments) = message
+        (function, arguments, reusable), (number,) = message
         socket = _socket.socket(fileno=number)
         if served and not _as_new():
             return RETRY
         well = False
         try:
-            value = resolve(function)(protocol.unpack(arguments))
+            value = resolve(function)(arguments)
             well = reusable and value.pop("well")
             if served and value.pop("doubtful"):
                 return RETRY
