@@ -54,8 +54,8 @@ def watch(event, given):
         sent += 1
         note("worker told what to load" if sent == 1 else "job sent")
         if sent == 2:
-            from rtcompile.workers import protocol
-            receive = protocol.receive
+            from rtcompile.workers import system
+            receive = system.receive
             def received(socket):
                 note("what is done meanwhile done")
                 found = receive(socket)
@@ -66,7 +66,7 @@ def watch(event, given):
                     note("worker ready, compiler begins", since)
                     note("compiler ends", until)
                 return found
-            protocol.receive = received
+            system.receive = received
 
 sys.addaudithook(watch)
 source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += %s.0f; }' % sys.argv[1]

@@ -238,17 +238,16 @@ def _outcome(
     search: Sequence[SearchDir],
 ) -> Compiled | CompileFailure:
     reply = result.value
-    files, seen = None, reply["observed"]
-    # The headers that were read, in the order of their first inclusion; None if unknown.
-    trace: tuple[str, ...] | None = None
-    if seen is None and reply["trace"] is not None:
-        paths = parse_trace(reply["trace"])
-        trace = tuple([path for path in paths if not path.startswith(IN_JOB)])
-    elif seen is not None:
+    # Of the headers that were read, in the order of their first inclusion; None if unknown.
+    files = trace = None
+    if reply["observed"] is not None:
         # The compiler reports only the headers that it read itself, after the prefix.
         known = header.dependencies if header is not None else FileSet()
-        files = observed.file_set(seen, search, before=known)
+        files = observed.file_set(reply["observed"], search, before=known)
         trace = tuple([each.path for each in files.headers])
+    elif reply["trace"] is not None:
+        paths = parse_trace(reply["trace"])
+        trace = tuple([path for path in paths if not path.startswith(IN_JOB)])
     (_, begin, end), *phases = reply["spans"]
     milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
     # "compile" is the rest outside NVRTC's phases, so the sum is the total.

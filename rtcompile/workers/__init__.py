@@ -1,1 +1,1 @@
-"""Runs compilers in separate processes: see `protocol`, `pool`, `zygote`."""
+"""Runs compilers in separate processes: see `system`, `pool`, `zygote`."""

@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 
-from rtcompile.workers import probes, protocol, system
+from rtcompile.workers import probes, system
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Program:
 
     def log(self) -> str:
         """Return the log so far."""
-        return protocol.log_text(_result("nvrtcGetProgramLog", self.handle).rstrip(b"\0"))
+        return system.log_text(_result("nvrtcGetProgramLog", self.handle).rstrip(b"\0"))
 
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
@@ -187,13 +187,13 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     minimal = [b"--minimal"] if job.get("minimal") else []
     reply = _observed(job, [*options, *timed, *header, *minimal])
     if minimal and (reply["error"] or reply["log"]):  # these may come from the option
-        protocol.forget_stderr()
+        system.forget_stderr()
         reply = _observed(job, options + timed)
     if job["texts"]:
         system.remove(_TEXTS)  # otherwise the process could not be reused
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
-    phases = _phases(protocol.drain(times).decode("utf-8", "replace"), begin)
+    phases = _phases(system.drain(times).decode("utf-8", "replace"), begin)
     end = time.monotonic()
     reply["spans"] = [("compile", begin, end), *phases]
     reply["busy"] = min(1.0, (time.process_time() - processor) / max(end - begin, 1e-6))
@@ -271,15 +271,14 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
     """Compile; the reply also has the paths that the compiler looked for, or at least the files that it read."""
     if _is_observed and not job.get("unobserved"):
         probes.begin(job)
-        reply = {}
         try:
             reply = _compile(job, options)
         finally:
-            reply["observed"] = probes.end()
-        return {**reply, "trace": protocol.stderr_text()}
-    before = len(protocol.stderr_text())
+            observed = probes.end()
+        return {**reply, "observed": observed, "trace": None}
+    before = len(system.stderr_text())
     reply = _compile(job, [*options, *_TRACE_INCLUDES])
-    trace: bytes | None = protocol.stderr_text()[before:]
+    trace: bytes | None = system.stderr_text()[before:]
     if include_trace_refused(reply, trace or b""):
         reply, trace = _compile(job, options), None
     return {**reply, "observed": None, "trace": trace}
@@ -367,7 +366,7 @@ def link(job: dict[str, Any]) -> dict[str, Any]:
         "error": error,
         "input": refused,
         "log": b"".join(log.rstrip(b"\0") for log in logs).decode("utf-8", "replace"),
-        "printed": protocol.stderr_text().decode("utf-8", "replace"),
+        "printed": system.stderr_text().decode("utf-8", "replace"),
         "code": code,
         "seconds": time.monotonic() - begin,
     }

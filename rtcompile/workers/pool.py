@@ -1,4 +1,4 @@
-"""Runs jobs in worker processes; see `protocol` for what a job is.
+"""Runs jobs in worker processes; see `system` for what a job is.
 
 There is one zygote per compiler, started by the first job that needs it or in advance by `process.start`. The
 caller's own thread waits on the job's socket, so Ctrl-C takes effect at once. Leaving the call in any way kills the
@@ -23,7 +23,7 @@ from rtcompile.errors import limit_reached
 from rtcompile.named import NamedTuple
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
-from rtcompile.workers import process, protocol
+from rtcompile.workers import process, system
 from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
 
 # --- Runs jobs in worker processes ----------------------------------------------------------------
@@ -220,14 +220,13 @@ def _run(
     zygote: ZygoteProcess, job: Job, limits: Limits, meanwhile: _Meanwhile
 ) -> JobResult | Crash | None:
     """Run one job; None if the zygote has ended."""
+    left = limits.after_waiting(0.0)
+    if left == 0:
+        return Crash("timeout", 0, "", b"")
+    until = math.inf if left is None else time.monotonic() + left + _LATE_SECONDS
     ours, theirs = process.socket_pair()
     cancellation = Cancellation.current.get()
-    reply: Any = False
-    left = limits.after_waiting(0.0)
-    until = math.inf if left is None else time.monotonic() + left + _LATE_SECONDS
     try:
-        if left == 0:
-            return Crash("timeout", 0, "", b"")
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
                 _send_job(zygote, job, limits, theirs)
@@ -236,12 +235,12 @@ def _run(
                 return None
             if meanwhile is not None:
                 meanwhile()
-            while reply is False:
-                reply = _receive(ours)
-                if reply is False and time.monotonic() > until:
+            while not _has_message(ours):
+                if time.monotonic() > until:
                     zygote.kill()  # It was stopped or hangs; otherwise it would have ended the job.
                     return Crash("timeout", 0, "", b"")
-    except protocol.NoMessage as error:
+            reply = system.receive(ours)
+    except system.NoMessage as error:
         return Crash("start", 0, str(error), b"")
     finally:
         process.hang_up(ours)
@@ -249,7 +248,7 @@ def _run(
     if reply is None:
         return None
     (what, *fields), _ = reply
-    if what == protocol.RESULT:
+    if what == system.RESULT:
         return JobResult(*fields)
     crash = Crash(*fields)
     if crash.kind in ("start", "load"):
@@ -258,16 +257,14 @@ def _run(
     return crash
 
 
-def _receive(socket: _socket.socket) -> Any:
-    """Return `protocol.receive`'s message, or False if none arrives in `MAX_WAIT_SECONDS`."""
+def _has_message(socket: _socket.socket) -> bool:
+    """Return whether a message or the end of file arrives within `MAX_WAIT_SECONDS`."""
     # gevent and eventlet replace functions of `select`, so that other greenlets run meanwhile. eventlet has no poll.
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(socket.fileno(), select.POLLIN)
-        found = bool(poll.poll(MAX_WAIT_SECONDS * 1e3))
-    else:
-        found = bool(select.select([socket.fileno()], [], [], MAX_WAIT_SECONDS)[0])
-    return protocol.receive(socket) if found else False
+    if not hasattr(select, "poll"):
+        return bool(select.select([socket.fileno()], [], [], MAX_WAIT_SECONDS)[0])
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return bool(poll.poll(MAX_WAIT_SECONDS * 1e3))
 
 
 def _raise_limit(number: int | None) -> None:
@@ -282,7 +279,7 @@ def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.s
     how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
     content = job.function, dict(job.arguments), *how
     # In a memfd, so that many jobs fit into the socket of a zygote that hangs: their time limits hold.
-    protocol.send(zygote.control, content, (theirs.fileno(),), most=0)
+    system.send(zygote.control, content, (theirs.fileno(),), most=0)
     process.close_theirs(theirs)  # otherwise the end of file would never arrive
 
 

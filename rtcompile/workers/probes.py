@@ -21,7 +21,7 @@ try:
 except ImportError:
     from hashlib import blake2b
 
-from rtcompile.workers.protocol import in_memfd
+from rtcompile.workers.system import in_memfd
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` costs 5 ms
 if TYPE_CHECKING:

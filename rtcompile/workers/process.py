@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from rtcompile import forks
 from rtcompile.request import units
-from rtcompile.workers import protocol, system
+from rtcompile.workers import system
 
 TYPE_CHECKING = False  # as type checkers know it
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ZygoteProcess:
         self.control, theirs = socket_pair()
         try:
             self._stderr = system.memfd()
-            descriptors = {2: self._stderr, protocol.CONTROL: theirs.fileno()}
+            descriptors = {2: self._stderr, system.CONTROL: theirs.fileno()}
             self.pid = spawn(command, units.worker_environ(os.environ), descriptors)
         except BaseException:
             self.control.close()
@@ -76,7 +76,7 @@ class ZygoteProcess:
         """Tell the zygote what to load; its jobs wait until that is done."""
         self.loads = loads
         with suppress(OSError):  # it has ended; its first job will notice
-            protocol.send(self.control, self.loads)
+            system.send(self.control, self.loads)
 
     def close(self) -> None:
         """Let the zygote kill its children, clean up and end; wait for that."""
@@ -110,7 +110,7 @@ class ZygoteProcess:
                 os.kill(self.pid, 18)  # SIGCONT: a stopped zygote would never end
                 _, status = os.waitpid(self.pid, 0)
         if self._has(self._stderr):
-            self.last_stderr = protocol.drain(self._stderr).decode("utf-8", "replace").strip()
+            self.last_stderr = system.drain(self._stderr).decode("utf-8", "replace").strip()
         if status is not None and os.WIFSIGNALED(status):
             ended = f"Signal {meaning_of(os.WTERMSIG(status))} ended it."
             self.last_stderr = f"{ended} {self.last_stderr}".strip()
@@ -225,7 +225,7 @@ def spawn(command: list[str], environ: dict[str, str], descriptors: dict[int, in
     try:
         given = {**dict.fromkeys(range(3), opened[0]), **descriptors}
         for descriptor in given.values():  # so no dup2 overwrites the source of a later one
-            opened.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, protocol.CONTROL + 1))
+            opened.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, system.CONTROL + 1))
         copies = zip(opened[1:], given, strict=True)
         return os.posix_spawn(
             command[0],

@@ -19,7 +19,7 @@ import select
 import sys
 import time
 
-from rtcompile.workers import protocol, system
+from rtcompile.workers import system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ _MOST_INHERITED = 65536
 def main(parent: str, idle: str, temporary: str, name: str) -> None:
     """Serve jobs from the control socket until the parent ends or the idle time is over."""
     _isolate()
-    system.continue_at_end(protocol.CONTROL)
-    control = _socket.socket(fileno=protocol.CONTROL)
+    system.continue_at_end(system.CONTROL)
+    control = _socket.socket(fileno=system.CONTROL)
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
         zygote.serve()
-    except protocol.NoMessage as error:
+    except system.NoMessage as error:
         sys.exit(f"The worker ended: {error}")
     finally:
         zygote.end()
@@ -125,8 +125,8 @@ class Zygote:
         if child.channel.fileno() in ready:
             # A message says that the child is done and waits for another job.
             try:
-                is_done = protocol.receive(child.channel) is not None
-            except (OSError, protocol.NoMessage):
+                is_done = system.receive(child.channel) is not None
+            except (OSError, system.NoMessage):
                 is_done = False
             if not is_done:
                 self._reap_and_report(child, child.reap())
@@ -148,7 +148,7 @@ class Zygote:
     def _accept(self) -> bool:
         """Receive one message from the control socket: what to load, or a job; False at its end."""
         try:
-            message = protocol.receive(self.control)
+            message = system.receive(self.control)
         except OSError:
             return False
         if message is None:
@@ -232,7 +232,7 @@ class Zygote:
         elif order is not None:
             if status != 0:
                 signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-                report(order.socket, child.failure, signal, "", protocol.contents(child.stderr))
+                report(order.socket, child.failure, signal, "", system.contents(child.stderr))
             self._close(order)
         child.close()
 
@@ -260,7 +260,7 @@ def _isolate() -> None:
     """Drop inherited state: terminal, open descriptors, directory, a small stack."""
     os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
     system.keep_priority()
-    os.closerange(protocol.CONTROL + 1, _MOST_INHERITED)
+    os.closerange(system.CONTROL + 1, _MOST_INHERITED)
     os.chdir("/")
     os.umask(0o077)
     # NVRTC crashes in CuTe sources on stacks under 384 KiB, and deep templates need more.
@@ -326,7 +326,7 @@ class Child:
         self.memory = order.memory
         try:
             content = order.function, order.arguments, order.reusable
-            protocol.send(self.channel, content, (order.socket.fileno(),))
+            system.send(self.channel, content, (order.socket.fileno(),))
         except OSError:
             self.kill()  # It may have been killed while idle.
 
@@ -392,7 +392,7 @@ def _serve(channel: _socket.socket) -> int:
     while True:
         channel.settimeout(_SECONDS if size < _SMALL_BYTES else _LARGE_SECONDS)
         try:
-            message = protocol.receive(channel)
+            message = system.receive(channel)
         except TimeoutError:
             return RETRY  # The zygote may just have sent a job.
         if message is None:
@@ -419,8 +419,8 @@ def _serve(channel: _socket.socket) -> int:
         stays = well and size < _MOST_BYTES
         if stays:
             # Sent before the reply, so the zygote knows that the job is done when the caller hangs up.
-            protocol.send(channel, (protocol.RESULT,))
-        protocol.send(socket, (protocol.RESULT, value))
+            system.send(channel, (system.RESULT,))
+        system.send(socket, (system.RESULT, value))
         if not stays:
             return 0
         socket.close()
@@ -429,7 +429,7 @@ def _serve(channel: _socket.socket) -> int:
 
 def _as_new() -> bool:
     """Remove the previous job's files and stderr; False if there is anything else."""
-    protocol.forget_stderr()
+    system.forget_stderr()
     for name in os.listdir("."):
         if not os.path.isfile(name) or os.path.islink(name):
             return False
@@ -449,7 +449,7 @@ def resolve(name: str) -> Any:
 def report(socket: _socket.socket, kind: str, number: int, text: str, stderr: bytes = b"") -> None:
     """Send the fields of `pool.Crash` to a job's caller."""
     try:
-        protocol.send(socket, (protocol.CRASH, kind, number, text, stderr))
+        system.send(socket, (system.CRASH, kind, number, text, stderr))
     except OSError:
         pass  # The caller is gone.
 
@@ -489,7 +489,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "error": "",
         "status": status,
-        "log": protocol.log_text(protocol.stderr_text()),
+        "log": system.log_text(system.stderr_text()),
         "files": made,
         "seconds": time.monotonic() - begin,
     }
