@@ -17,7 +17,7 @@ from rtcompile import toolkit
 from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.messages import diagnostics, fallback
 from rtcompile.messages.available import Declared, missing_header
-from rtcompile.request import command_lines
+from rtcompile.request import option_table
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
@@ -47,7 +47,7 @@ class Source:
     def by_nvrtc(self, *more: str) -> Outcome:
         library = self.toolchain.require_nvrtc()
         search = self.toolchain.search
-        flags = command_lines.for_nvrtc(
+        flags = option_table.for_nvrtc(
             self.options.adding(*more),
             self.arch,
             "cubin",
@@ -61,7 +61,7 @@ class Source:
     def by_nvcc(self) -> Outcome:
         version = self.toolchain.require_nvcc().version_pair
         search = [d.path for d in self.toolchain.nvcc_search]
-        flags = command_lines.for_nvcc(self.options, self.arch, "cubin", version, search)
+        flags = option_table.for_nvcc(self.options, self.arch, "cubin", version, search)
         return nvcc.compile(self._unit(flags), self.toolchain, limits=Limits())
 
 

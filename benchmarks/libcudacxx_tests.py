@@ -232,7 +232,7 @@ def _compared(plain: bytes, ours: bytes) -> str:
 
 
 def _instructions(code: bytes) -> dict[str, bytes]:
-    from rtcompile.inspect.cubin import _Elf
+    from rtcompile.cubin import _Elf
 
     elf = _Elf(code) if code else None
     return {n: elf.section(n) for n in elf.names if n.startswith(".text")} if elf else {}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import rtcompile
 from benchmarks._machine import save
-from rtcompile.inspect import cubin
+from rtcompile import cubin
 
 ARCH = "sm_90"
 KERNELS = 20

@@ -37,7 +37,7 @@ _NAMES = {
     "frontends.cupy_hook": "install uninstall",
     "frontends.raw_kernel": "RawKernel",
     "frontends.raw_module": "RawModule",
-    "inspect.symbols": "symbols",
+    "cubin": "symbols",
     "request.object_code": "ObjectCode",
     "request.request": "CompileRequest",
     "request.values": "Arch",

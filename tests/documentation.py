@@ -150,7 +150,7 @@ class _Loaded:
     """A fake of a loaded module: its kernels are found, but not launched."""
 
     def __init__(self, code: bytes, names: dict[str, str]) -> None:
-        from rtcompile.inspect import cubin
+        from rtcompile import cubin
 
         self._symbols = {kernel.name for kernel in cubin.read(code).kernels}
         self.mapping = names

@@ -72,8 +72,8 @@ def pretended_device() -> Iterator[None]:
     """Let modules load and find their kernels without a GPU, with the driver's errors."""
     import cupy
 
+    from rtcompile.cubin import kernel_symbols
     from rtcompile.frontends import lazy_code, raw_kernel
-    from rtcompile.inspect.symbols import kernel_symbols
 
     class DriverError(cupy.cuda.driver.CUDADriverError):
         def __init__(self, status: int, words: str) -> None:

@@ -20,7 +20,7 @@ from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, file_clock_ns, next_tick
 from rtcompile.named import NamedTuple
-from rtcompile.request import command_lines
+from rtcompile.request import option_table
 from rtcompile.request.key import EITHER
 from rtcompile.request.object_code import BuildInfo, ObjectCode, Record
 from rtcompile.request.units import (
@@ -188,7 +188,7 @@ class Miss:
 
     def _meanwhile(self) -> None:
         """Import modules while the compiler runs, which saves 20 ms of a process's first build."""
-        from rtcompile.inspect import cubin  # noqa: F401 - needed after it
+        from rtcompile import cubin  # noqa: F401 - needed after it
         from rtcompile.lookup import driver, find
         from rtcompile.request import cxx, key  # noqa: F401 - `key` is needed after it
 
@@ -303,7 +303,7 @@ class Miss:
 
             own = LinkInput(plan.compiler_target, plan.request.name, code)
             linker = plan.toolchain.require_nvjitlink()
-            flags = command_lines.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
+            flags = option_table.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),
                 plan.choice.arch,
@@ -318,7 +318,7 @@ class Miss:
             code, log = linked.code, joined_logs(log, linked.log)
             spent.append(linked.milliseconds)
             key_inputs = key_inputs.linked(backend)
-        from rtcompile.inspect.cubin import check_code
+        from rtcompile.cubin import check_code
 
         for problem in check_code(code, plan.choice.arch):
             errors.warn(f"{plan.request.name}: {problem}")
@@ -392,7 +392,7 @@ def unit_for_nvcc(plan: Plan) -> TranslationUnit:
     """Return the plan's translation unit for NVCC."""
     directory, *directories = _nvcc_search(plan)[0]
     code = plan.compiler_target if plan.compiler_target in ("ptx", "ltoir") else "cubin"
-    flags = command_lines.for_nvcc(
+    flags = option_table.for_nvcc(
         plan.options,
         plan.choice.arch,
         code,
@@ -404,7 +404,7 @@ def unit_for_nvcc(plan: Plan) -> TranslationUnit:
 
 
 # A batch's kernels often have the same flags.
-_flags_for_nvrtc = lru_cache(maxsize=16)(command_lines.for_nvrtc)
+_flags_for_nvrtc = lru_cache(maxsize=16)(option_table.for_nvrtc)
 
 
 def _unit(

@@ -344,7 +344,7 @@ def linker_input(item: Any, index: int) -> LinkInput | CompileRequest:
 
 
 def _file(path: str, index: int) -> LinkInput | CompileRequest:
-    from rtcompile.inspect.cubin import kind_of
+    from rtcompile.cubin import kind_of
 
     try:
         data = sealed.read_given(path)

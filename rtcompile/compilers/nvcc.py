@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.errors import limit_reached, own
 from rtcompile.files.headers import FOLDER, IN_JOB
 from rtcompile.request import cxx, units
-from rtcompile.request.command_lines import nvcc_path
+from rtcompile.request.option_table import nvcc_path
 from rtcompile.request.units import (
     Compiled,
     CompileFailure,

@@ -1,7 +1,7 @@
 """Links device code with nvJitLink, in a worker, without a GPU or a driver.
 
 nvJitLink crashes on broken inputs, silently omits whole programs, reports success after printing errors on stderr,
-and calls other errors "internal". So its inputs are checked first (`inspect.cubin`), and a success with an error on
+and calls other errors "internal". So its inputs are checked first, and a success with an error on
 stderr counts as a failure.
 """
 
@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rtcompile import cubin
 from rtcompile.compilers import nvcc
-from rtcompile.inspect.cubin import from_newer_toolkit, kind_of, misfit, unfit
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
@@ -41,17 +41,17 @@ def link(  # one linker after another, each with its reasons
     target: str = "cubin",
 ) -> Compiled | CompileFailure:
     """Link inputs to one program, with the device runtime if needed; NVCC links inputs that are too new."""
-    problems = [problem for given in inputs if (problem := unfit(given, arch))]
-    if target == "ptx" and not any(kind_of(given.data) == "ltoir" for given in inputs):
+    problems = [problem for given in inputs if (problem := _unfit(given, arch))]
+    if target == "ptx" and not any(cubin.kind_of(given.data) == "ltoir" for given in inputs):
         problems.append(
             "PTX is linked from LTO-IR only, and no input is LTO-IR; compile with -dlto"
         )
     if problems:
         return _refusal(problems, flags)
-    inputs = [given._replace(kind=kind_of(given.data) or given.kind) for given in inputs]
+    inputs = [given._replace(kind=cubin.kind_of(given.data) or given.kind) for given in inputs]
     linker = toolchain.require_nvjitlink()
     outcome: Compiled | CompileFailure
-    newer = [given.name for given in inputs if from_newer_toolkit(given, linker.version_pair)]
+    newer = [given.name for given in inputs if _from_newer_toolkit(given, linker.version_pair)]
     if newer:
         problem = (
             f"{', '.join(newer)}: from a newer toolkit than nvJitLink {linker.version}; install "
@@ -103,7 +103,7 @@ def _link(
     milliseconds = {"queue": outcome.queued * 1e3, "link": reply["seconds"] * 1e3}
     if reply["error"] or _PRINTED_ERROR.search(reply["printed"]):
         at = reply["input"]
-        reason = "" if at is None else misfit(inputs[at], arch, log)
+        reason = "" if at is None else _misfit(inputs[at], arch, log)
         log = (f"error   : {reason}\n" if reason else "") + (log or f"error   : {reply['error']}\n")
         total = sum(milliseconds.values())
         return CompileFailure("link", log, command, "nvjitlink", milliseconds=total)
@@ -123,3 +123,79 @@ def _options(
 def _refusal(problems: Sequence[str], flags: Sequence[str]) -> CompileFailure:
     log = "".join(f"error   : {problem}\n" for problem in problems)
     return CompileFailure("link", log, ("nvJitLink", *flags), "nvjitlink")
+
+
+# --- Why an input cannot be linked ----------------------------------------------------------------
+
+_ET_EXEC = 2
+_PTX_TARGET = re.compile(rb"^\s*\.target\s+(\w+)", re.MULTILINE)
+
+_NOUNS = {
+    "cubin": "a cubin",
+    "object": "a host object",
+    "fatbin": "a fatbin",
+    "ltoir": "LTO-IR",
+    "archive": "an archive",
+    "ptx": "PTX",
+}
+
+
+def _unfit(given: LinkInput, arch: Arch) -> str:
+    """Return why an input would make the linker crash or would be dropped silently; "" if it is safe."""
+    kind = cubin.kind_of(given.data)
+    if kind is None:
+        begins = f"begins with {given.data[:8]!r}" if given.data else "is empty"
+        return f"'{given.name}' {begins}: no cubin, PTX, LTO-IR, fatbin, object or archive"
+    # rtcompile's kind "object" includes relocatable machine code, which the linker calls a cubin.
+    if kind != given.kind and (given.kind, kind) != ("object", "cubin"):
+        return f"'{given.name}' was given as {_noun(given.kind)}, but it is {_noun(kind)}"
+    if kind != "cubin":
+        return ""
+    try:
+        own = cubin.read(given.data).arch
+    except ValueError as error:
+        return f"'{given.name}': {error}"
+    if int.from_bytes(given.data[16:18], "little") == _ET_EXEC:
+        return (
+            f"'{given.name}' is fully linked, and a linker ignores it; compile it "
+            "with -rdc=true (or -dlto)"
+        )
+    if own != arch and (own.suffix or (own.major, own.minor) > (arch.major, arch.minor)):
+        return f"'{given.name}' is machine code for {own}; this link is for {arch}"
+    return ""
+
+
+def _misfit(given: LinkInput, arch: Arch, log: str) -> str:
+    """Return the problem of an input that the linker rejected with this log; "" if unknown."""
+    kind = cubin.kind_of(given.data)
+    name = f"'{given.name}'"
+    if kind == "cubin":
+        own = cubin.read(given.data).arch
+        return f"{name} is machine code for {own}; this link is for {arch}" if own != arch else ""
+    if kind == "ptx":
+        version = cubin.PTX.match(given.data)
+        target = _PTX_TARGET.search(given.data)
+        found = f"{name} is PTX {version[1].decode() if version else ''}"
+        if "Unsupported .version" in log:
+            return (
+                f"{found}, from a newer toolkit than the linker; install that toolkit's nvJitLink"
+            )
+        return f"{found} for {target[1].decode()}; this link is for {arch}" if target else ""
+    if kind == "ltoir" and "may need newer version" in log:
+        return f"{name} is LTO-IR from a newer toolkit; install that toolkit's nvJitLink"
+    if kind == "ltoir" and "arch newer than target" in log:
+        return f"{name} is LTO-IR for a newer architecture than {arch}"
+    if kind in ("fatbin", "object", "archive") and "bad input" in log:
+        return f"{name}, {_noun(kind)}, contains no code for {arch}"
+    return ""
+
+
+def _from_newer_toolkit(given: LinkInput, linker: tuple[int, int]) -> bool:
+    """Return whether machine code is from a newer toolkit than the linker, which may then drop sections of it."""
+    # Undocumented: the ABI version in a device ELF is 7 from CUDA 12 and 8 from CUDA 13.
+    known = {12: 7, 13: 8}.get(linker[0])
+    return known is not None and cubin.kind_of(given.data) == "cubin" and given.data[8] > known
+
+
+def _noun(kind: str) -> str:
+    return _NOUNS.get(kind, repr(kind))

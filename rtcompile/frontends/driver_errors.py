@@ -7,8 +7,8 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rtcompile import cubin
 from rtcompile.errors import DriverError, InvalidRequest, RtcompileError
-from rtcompile.inspect import cubin, symbols
 from rtcompile.lookup import find as lookup
 from rtcompile.messages import catalogue
 from rtcompile.messages.facts import BuildContext
@@ -78,12 +78,12 @@ def of_name(lazy: LazyCode, error: Any, kind: str, name: str) -> DriverError:
 
 def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
     """Raise, without a device, the error of `of_name` if code has no kernel of a name."""
-    if name not in symbols.kernel_symbols(built.code):
+    if name not in cubin.kernel_symbols(built.code):
         raise DriverError(_absent(lazy, built, "kernel", name), _NOT_FOUND)
 
 
 def _absent(lazy: LazyCode, built: ObjectCode | None, kind: str, name: str) -> str:
-    return symbols.absent(
+    return cubin.absent(
         kind,
         name,
         read(lazy.path) if built is None else built.code,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 
-from rtcompile.inspect.symbols import simple_name
+from rtcompile.cubin import simple_name
 from rtcompile.messages.declared import (
     all_qualified,
     closest,

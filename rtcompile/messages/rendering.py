@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rtcompile import styling
+from rtcompile.cubin import simple_name
 from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, public, shown
-from rtcompile.inspect.symbols import simple_name
 from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source, simplified
 from rtcompile.messages.tried import COMPILES
 from rtcompile.request import cxx, values

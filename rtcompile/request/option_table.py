@@ -1,13 +1,22 @@
-"""One row per compiler option: its spellings, its kind of value, the compilers that accept it."""
+"""One row per compiler option: its spellings, its kind of value, the compilers that accept it; and their command lines.
+
+NVCC passes its arguments on through a shell and quotes only some of them. This module escapes the arguments that
+NVCC quotes, and rejects others that contain a shell's special characters.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.named import NamedTuple
+
+if TYPE_CHECKING:
+    from rtcompile.request.options import Options
+    from rtcompile.request.values import Arch
 
 # --- One row per compiler option ------------------------------------------------------------------
 
@@ -35,6 +44,11 @@ class Spec(NamedTuple):
     does: str = ""
     linker: str = ""
     linker_since: Version = (12, 0)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether no compiler gets it."""
+        return self.nvrtc is None and not self.nvcc
 
 
 _RUNS = "runs a program that the option chooses"
@@ -192,11 +206,10 @@ HARMLESS = frozenset(
 )  # fmt: skip
 
 # The warning that Tile annotations are ignored; the code then lacks the kernel.
-TILE_IS_OFF = "20360"
-FIRST_WITH_TILE = (13, 3)
+_TILE_IS_OFF = "20360"
+_FIRST_WITH_TILE = (13, 3)
 
-LTO_FLAGS = frozenset({"dlink-time-opt", "gen-opt-lto"})
-DROPPED_EVERYWHERE = frozenset(s.name for s in SPECS if s.nvrtc is None and not s.nvcc)
+# --- What each compiler gets of the options -------------------------------------------------------
 
 
 def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
@@ -210,78 +223,132 @@ def dropped(flags: Iterable[tuple[str, str]], backend: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# --- Options as users write them ------------------------------------------------------------------
-
-MOST_WORDS = 20_000  # parsing more would take longer than `timeout=` allows
-
-QUOTES = ("'", '"')
-# Compiled at first use, since few options contain blanks.
-_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""
-
-
-def name_and_value(word: str) -> tuple[str, str | None]:
-    """Split ``--std=c++17``, ``-DX=1`` and ``-O3`` into name and value; None if the value may be the next word."""
-    if word[:1] != "-":
-        return "", None
-    letter = word[1:2]
-    if letter in JOINED and word.partition("=")[0][1:] not in BY_SPELLING:
-        return letter, word[2:].removeprefix("=").lstrip()
-    name, equals, value = word.partition("=")
-    name = name[2:] if name[1:2] == "-" else name[1:]
-    return name, value.lstrip() if equals else None
-
-
-def all_words(options: Iterable[str]) -> Iterator[str]:
-    """Yield the words of options; an element after an option that needs a value is that value."""
-    waits, left = False, MOST_WORDS
-    for element in options:
-        if waits and element.strip():
-            yield element.strip()
-            waits = False
+def for_nvrtc(
+    options: Options, arch: Arch, target: str, nvrtc: Version, include_dirs: Sequence[str]
+) -> tuple[str, ...]:
+    """Return NVRTC's command line, with the whole search path; `arch` replaces the options' own."""
+    line = [f"--gpu-architecture={arch if target == 'cubin' else arch.virtual}"]
+    if nvrtc >= _FIRST_WITH_TILE:
+        line.append(f"--diag-error={_TILE_IS_OFF}")
+    for name, value in _flags_for(options, target):
+        spec = BY_NAME[name]
+        if spec.nvrtc is None:
             continue
-        found = element.split()
-        if 1 < len(found) <= 2 * MOST_WORDS:  # an option and its value
-            found = _split(element)
-        left -= len(found)
-        if left < 0:
-            raise InvalidRequest(
-                f"options contains more than {MOST_WORDS:,} words, which would take too long to parse; "
-                "write macros as #define lines in a header that the source includes, or that headers= passes"
-            )
-        for word in found:
-            waits = not waits and _waits_for_value(word)
-            yield word
-
-
-def _waits_for_value(word: str) -> bool:
-    name, value = name_and_value(word)
-    spec = BY_SPELLING.get(name) if value is None else None
-    return spec is not None and spec.takes != "nothing" and not spec.implied
-
-
-def _split(element: str) -> list[str]:
-    """Split only where a new option begins: ``'-DFOO="a b"'`` and ``'-I /a b'`` keep their blanks."""
-    words: list[str] = []
-    free_text = needs_value = False
-    end = 0
-    for piece in re.finditer(_PIECE, element):
-        text = piece[0]
-        name, _ = name_and_value(text)
-        is_known = name in BY_SPELLING or name in SHORTHANDS
-        if needs_value:
-            words.append(text)
-            needs_value = False
-        elif free_text and not (is_known or (name and text.startswith("--"))):
-            words[-1] += element[end : piece.start()] + text
+        if nvrtc >= spec.nvrtc:
+            line.append(_spelled(name, value))
+        elif name == "Werror":
+            if "all-warnings" in value.split(","):
+                line.append("-Xcudafe=--promote_warnings")
         else:
-            words.append(text)
-            free_text = name in BY_SPELLING and BY_SPELLING[name].takes in ("path", "macro")
-            needs_value = _waits_for_value(text)
-        end = piece.end()
-    return words
+            raise InvalidRequest(
+                f"--{name} needs NVRTC {spec.nvrtc[0]}.{spec.nvrtc[1]} or newer; "
+                f"this is {nvrtc[0]}.{nvrtc[1]}; upgrade it or leave the option out"
+            )
+    line += [f"-{kind}{text}" for kind, text in options.macros]
+    line += [f"-I{path}" for path in include_dirs]
+    line += [f"--pre-include={path}" for path in options.pre_includes]
+    line += [f"--ptxas-options={option}" for option in options.ptxas]
+    line += options.unknown
+    return tuple(line)
 
 
-def unquoted(text: str) -> str:
-    """Return the text without the quotes around it."""
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] in QUOTES and text[-1] == text[0] else text
+def for_nvcc(
+    options: Options,
+    arch: Arch,
+    target: str,
+    nvcc: Version,
+    include_dirs: Sequence[str],
+    *,
+    beside: str = "",
+) -> tuple[str, ...]:
+    """Return nvcc's command line, without files and target; ``#include "…"`` searches `beside` first."""
+    code = {"ptx": arch.virtual, "ltoir": f"lto_{str(arch)[3:]}"}.get(target, str(arch))
+    line = [f"--generate-code=arch={arch.virtual},code={code}"]
+    if nvcc >= _FIRST_WITH_TILE:
+        line.append(f"--diag-error={_TILE_IS_OFF}")
+    for name, value in _flags_for(options, target):
+        if not BY_NAME[name].nvcc or name == "dlink-time-opt":  # implied by code=lto_90
+            continue
+        spelled = _spelled(name, value)
+        line.append(nvcc_path(spelled) if name == "compiler-bindir" else _plain(spelled))
+    line += [f"-{kind}{text.translate(_ESCAPES)}" for kind, text in options.macros]
+    if beside:
+        line.append(f"--compiler-options=-iquote,{_quoted(beside)}")
+    line += [f"-I{_path(path)}" for path in include_dirs]
+    line += [f"--compiler-options=-idirafter,{_quoted(path)}" for path in options.last_dirs]
+    line += [f"--pre-include={_path(path)}" for path in options.pre_includes]
+    line += [_plain(f"--ptxas-options={option}") for option in options.ptxas]
+    line += map(_plain, options.unknown)
+    return tuple(line)
+
+
+def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str, ...]:
+    """Return nvJitLink's options: those that affect linking."""
+    line = [f"-arch={arch}"]
+    if options.lto:
+        line.append("-lto")
+    fast = {} if options.get("use_fast_math") is None else _FAST_MATH
+    for name, value in {**fast, **dict(options.flags)}.items():
+        spec = BY_NAME[name]
+        if spec.linker and nvjitlink >= spec.linker_since:
+            value = {"true": "1", "false": "0"}.get(value, value)
+            line.append(f"{spec.linker}={value}" if value else spec.linker)
+    line += [f"-Xptxas={option}" for option in options.ptxas]
+    return tuple(line)
+
+
+_FAST_MATH = {"ftz": "true", "prec-div": "false", "prec-sqrt": "false", "fmad": "true"}
+
+
+def _flags_for(options: Options, target: str) -> Iterator[tuple[str, str]]:
+    # Only the target decides whether -dlto is passed, since NVRTC makes no cubin with it.
+    for name, value in options.flags:
+        if target == "ltoir" or name not in ("dlink-time-opt", "gen-opt-lto"):
+            yield name, value
+    if target == "ltoir" and not options.lto:
+        yield "dlink-time-opt", ""
+
+
+def _spelled(name: str, value: str) -> str:
+    dashes = "-" if name == "Werror" else "--"  # NVRTC 13.3 rejects --Werror, nvcc the long name
+    return f"{dashes}{name}={value}" if value else dashes + name
+
+
+# --- nvcc's shell ---------------------------------------------------------------------------------
+
+# Undocumented, measured with 13.0: nvcc puts definitions and directories between double quotes, and
+# leaves options for ptxas, the front end and the host compiler unquoted.
+_PLAIN = re.compile(r"[\w.,:=+/@%^-]*")
+
+
+def _plain(word: str) -> str:
+    """Return a word that nvcc may pass to a shell unquoted: without ``;``, ``$(``, blanks and the like."""
+    if not _PLAIN.fullmatch(word):
+        raise InvalidRequest(
+            f"nvcc cannot take the option {word!r}: it passes it to a shell unquoted, and the "
+            "shell would interpret some of it. Use only letters, digits and . , : = + / @ % ^ - _"
+        )
+    return word
+
+
+# nvcc splits definitions at commas and passes them to a shell in quotes.
+_ESCAPES = str.maketrans({",": r"\,", "$": r"\\$", "`": r"\\`", "\\": "\\" * 4})
+
+
+def _path(path: str) -> str:
+    """Return a path for nvcc, which splits at commas unless they are in quotes."""
+    return _quoted(path) if "," in path else nvcc_path(path)
+
+
+def _quoted(path: str) -> str:
+    return f'"{nvcc_path(path)}"'
+
+
+def nvcc_path(path: str) -> str:
+    """Return a path that nvcc may put between double quotes for its shell."""
+    if any(character in path for character in '$`\\"\n'):
+        raise InvalidRequest(
+            f"nvcc cannot take the path {path!r}: its shell would expand it; use a path without "
+            '$ ` \\ " and line breaks'
+        )
+    return path

@@ -1,6 +1,6 @@
 """Parses compiler options of any spelling into a normal form: each option once, the last wins.
 
-`option_table` says which values an option takes; `command_lines` makes one compiler's flags of the normal form.
+`option_table` says which values an option takes, and makes one compiler's flags of the normal form.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
@@ -17,17 +17,90 @@ from rtcompile.request.arch import runs_on
 from rtcompile.request.option_table import (
     BY_NAME,
     BY_SPELLING,
-    DROPPED_EVERYWHERE,
     HARMLESS,
-    QUOTES,
+    JOINED,
     REFUSED,
     SHORTHANDS,
     Spec,
-    all_words,
-    name_and_value,
-    unquoted,
 )
 from rtcompile.request.values import Arch
+
+# --- Options as users write them ------------------------------------------------------------------
+
+MOST_WORDS = 20_000  # parsing more would take longer than `timeout=` allows
+
+QUOTES = ("'", '"')
+# Compiled at first use, since few options contain blanks.
+_PIECE = r"""(?:[^\s"']|"[^"]*"?|'[^']*'?)+"""
+
+
+def name_and_value(word: str) -> tuple[str, str | None]:
+    """Split ``--std=c++17``, ``-DX=1`` and ``-O3`` into name and value; None if the value may be the next word."""
+    if word[:1] != "-":
+        return "", None
+    letter = word[1:2]
+    if letter in JOINED and word.partition("=")[0][1:] not in BY_SPELLING:
+        return letter, word[2:].removeprefix("=").lstrip()
+    name, equals, value = word.partition("=")
+    name = name[2:] if name[1:2] == "-" else name[1:]
+    return name, value.lstrip() if equals else None
+
+
+def all_words(options: Iterable[str]) -> Iterator[str]:
+    """Yield the words of options; an element after an option that needs a value is that value."""
+    waits, left = False, MOST_WORDS
+    for element in options:
+        if waits and element.strip():
+            yield element.strip()
+            waits = False
+            continue
+        found = element.split()
+        if 1 < len(found) <= 2 * MOST_WORDS:  # an option and its value
+            found = _split(element)
+        left -= len(found)
+        if left < 0:
+            raise InvalidRequest(
+                f"options contains more than {MOST_WORDS:,} words, which would take too long to parse; "
+                "write macros as #define lines in a header that the source includes, or that headers= passes"
+            )
+        for word in found:
+            waits = not waits and _waits_for_value(word)
+            yield word
+
+
+def _waits_for_value(word: str) -> bool:
+    name, value = name_and_value(word)
+    spec = BY_SPELLING.get(name) if value is None else None
+    return spec is not None and spec.takes != "nothing" and not spec.implied
+
+
+def _split(element: str) -> list[str]:
+    """Split only where a new option begins: ``'-DFOO="a b"'`` and ``'-I /a b'`` keep their blanks."""
+    words: list[str] = []
+    free_text = needs_value = False
+    end = 0
+    for piece in re.finditer(_PIECE, element):
+        text = piece[0]
+        name, _ = name_and_value(text)
+        is_known = name in BY_SPELLING or name in SHORTHANDS
+        if needs_value:
+            words.append(text)
+            needs_value = False
+        elif free_text and not (is_known or (name and text.startswith("--"))):
+            words[-1] += element[end : piece.start()] + text
+        else:
+            words.append(text)
+            free_text = name in BY_SPELLING and BY_SPELLING[name].takes in ("path", "macro")
+            needs_value = _waits_for_value(text)
+        end = piece.end()
+    return words
+
+
+def unquoted(text: str) -> str:
+    """Return the text without the quotes around it."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] in QUOTES and text[-1] == text[0] else text
+
 
 # --- Options after ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know --------------
 
@@ -188,7 +261,7 @@ class Options(NamedTuple):
     @computed_once
     def key_fields(self) -> tuple[tuple[str, str], ...]:
         """The key fields of these options: no directories, and sorted where order has no effect."""
-        fields = [(name, value) for name, value in self.flags if name not in DROPPED_EVERYWHERE]
+        fields = [(name, value) for name, value in self.flags if not BY_NAME[name].is_dropped]
         fields += [(kind, text) for kind, text in sorted(self.macros)]
         fields += [("pre-include", posixpath.basename(path)) for path in self.pre_includes]
         fields += [("ptxas", option) for option in self.ptxas]

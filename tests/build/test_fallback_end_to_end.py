@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import rtcompile
-from rtcompile import toolkit
+from rtcompile import cubin, toolkit
 from rtcompile.compilers import nvcc, nvrtc
-from rtcompile.inspect import cubin
 from tests.jobs import ENDLESS
 from tests.processes import forget_caches
 from tests.tables import from_table

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile import CompileRequest, settings, toolkit
+from rtcompile import CompileRequest, cubin, settings, toolkit
 from rtcompile.build import pipeline
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
-from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from tests.processes import forget_caches

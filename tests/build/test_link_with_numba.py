@@ -3,9 +3,8 @@
 import pytest
 
 import rtcompile
-from rtcompile import Arch, toolkit
+from rtcompile import Arch, cubin, toolkit
 from rtcompile.compilers import nvjitlink
-from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, Limits, LinkInput
 from tests.build.test_link import kernels
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import rtcompile
+from rtcompile import cubin
 from rtcompile.build.many import compile_many, submit_many
 from rtcompile.errors import BatchError, CompileError, CompileTimeout, InvalidRequest
-from rtcompile.inspect import cubin
 from rtcompile.lookup import environment
 from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.inspect import cubin
+from rtcompile import cubin
 from rtcompile.store import store
 from tests.processes import forget_caches
 from tests.tables import from_table

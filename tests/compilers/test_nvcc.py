@@ -4,12 +4,11 @@ import struct
 
 import pytest
 
-from rtcompile import toolkit
+from rtcompile import cubin, toolkit
 from rtcompile.build import plan
 from rtcompile.compilers import nvcc
+from rtcompile.cubin import kind_of
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.inspect import cubin
-from rtcompile.inspect.cubin import kind_of
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain

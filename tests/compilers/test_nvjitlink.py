@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile import toolkit
+from rtcompile import cubin, toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain

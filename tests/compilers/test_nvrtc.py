@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from rtcompile import toolkit
+from rtcompile import cubin, toolkit
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import ToolkitNotFound
-from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library

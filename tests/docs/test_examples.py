@@ -17,8 +17,7 @@ from examples import (
     wmma_gemm,
 )
 from examples.matrices import Matrix, effective_strides
-from rtcompile import toolkit
-from rtcompile.inspect import cubin
+from rtcompile import cubin, toolkit
 from tests.gpu import async_tiles
 from tests.tables import from_table
 

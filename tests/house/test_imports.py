@@ -19,7 +19,7 @@ ROOMS = (
     "files",
     "request",
     "settings logs",
-    "inspect",
+    "cubin",
     "store",
     "lookup",
     "workers",
@@ -45,7 +45,7 @@ PORTS = {
     "build.measured": None,
     "frontends.lazy_code": {"ordinal"},
     "frontends.driver_errors": {"of_launch"},
-    "inspect.cubin": None,
+    "cubin": None,
 }
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be
 # worse: the base of all errors, what a forked child forgets, named tuples, styled text, files that are written by rename, the

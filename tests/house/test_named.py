@@ -92,10 +92,10 @@ def test_it_refuses_what_typing_refuses(act):
         act(Ours)
 
 
-# `inspect.cubin` is imported while the compiler runs, and `toolkit.search` once per machine.
+# `cubin` is imported while the compiler runs, and `toolkit.search` once per machine.
 SLOW = """
 import sys, typing
-AT_LEISURE = ("rtcompile.inspect.cubin", "rtcompile.toolkit.search")
+AT_LEISURE = ("rtcompile.cubin", "rtcompile.toolkit.search")
 import rtcompile
 rtcompile.compile("__global__ void k() {}", arch="sm_80")
 modules = [m for n, m in sys.modules.items() if n.startswith("rtcompile") and n not in AT_LEISURE]

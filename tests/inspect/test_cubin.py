@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rtcompile.inspect import cubin
-from rtcompile.inspect.cubin import CompiledKernel, read
+from rtcompile import cubin
+from rtcompile.cubin import CompiledKernel, read
 from rtcompile.request.arch import supported
 from rtcompile.request.values import Arch
 from tests.tables import from_table
@@ -77,12 +77,12 @@ def test_a_kernels_parameters_and_bounds_are_read(nvrtc):
 def test_kernels_are_distinguished_from_device_functions(nvrtc):
     code = nvrtc.compile(SOURCE, "-arch=sm_80", "-rdc=true").code
     assert set(kernels(code)) == {"empty", "shared", "stack", "_Z7genericIiEvPT_"}
-    callee = next(symbol for symbol in cubin.symbols(code) if symbol.name == "_Z6calleePi")
+    callee = next(symbol for symbol in cubin.read_symbols(code) if symbol.name == "_Z6calleePi")
     assert callee.section == ".text._Z6calleePi"
 
 
 def test_a_symbols_size_and_section_are_read(sample):
-    symbols = {symbol.name: symbol for symbol in cubin.symbols(sample)}
+    symbols = {symbol.name: symbol for symbol in cubin.read_symbols(sample)}
     marker = symbols["marker"]
     assert (marker.size, marker.section) == (8, ".nv.global.init")
     assert symbols["table"].size == 400

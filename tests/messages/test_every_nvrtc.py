@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.inspect.cubin import check_code
+from rtcompile.cubin import check_code
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
 from rtcompile.toolkit.search import find

@@ -10,7 +10,7 @@ from rtcompile.compilers import nvrtc
 from rtcompile.messages import facts
 from rtcompile.messages.available import Declared, missing_header
 from rtcompile.messages.fallback import decide, is_device_code
-from rtcompile.request import command_lines
+from rtcompile.request import option_table
 from rtcompile.request import options as compiler_options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
@@ -39,7 +39,7 @@ def compiled(
     arch = Arch.parse(comment_value(source, "arch") or "sm_90a")
     library = toolchain.require_nvrtc()
     options = compiler_options.parse(comment_value(source, "options").split()).with_defaults()
-    flags = command_lines.for_nvrtc(
+    flags = option_table.for_nvrtc(
         options.adding(*more),
         arch,
         "cubin",

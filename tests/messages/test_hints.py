@@ -9,9 +9,9 @@ import pytest
 
 import rtcompile
 from rtcompile.compilers import nvrtc
+from rtcompile.cubin import check_code
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.files.headers import SearchDir
-from rtcompile.inspect.cubin import check_code
 from rtcompile.messages import catalogue
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.facts import BuildContext

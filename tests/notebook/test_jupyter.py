@@ -13,7 +13,7 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
 from rtcompile.extras.notebook import Line
-from rtcompile.inspect.symbols import simple_name
+from rtcompile.cubin import simple_name
 from tests.jobs import ENDLESS
 from tests.processes import python
 from tests.programs import TWO

@@ -6,7 +6,7 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 
 from rtcompile.extras.notebook import kernels
 from rtcompile.extras.notebook.kernels import own_variables
-from rtcompile.inspect.symbols import cpp_name
+from rtcompile.cubin import cpp_name
 from rtcompile.request import cxx
 from tests.tables import from_table
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch
-from rtcompile.request import command_lines
+from rtcompile.request import option_table
 from rtcompile.request.option_table import dropped
 from rtcompile.request.options import ArchOption, parse, with_directories
 from rtcompile.request.values import Arch
@@ -21,7 +21,7 @@ def nvrtc_line(
 ) -> Sequence[str]:
     """Return the flags for NVRTC, without the architecture."""
     parsed = parse(options)
-    return command_lines.for_nvrtc(parsed, SM_80, target, nvrtc, parsed.include_dirs)[1:]
+    return option_table.for_nvrtc(parsed, SM_80, target, nvrtc, parsed.include_dirs)[1:]
 
 
 @from_table
@@ -77,7 +77,7 @@ def test_impossible_options_are_rejected(options, message):
 
 
 def test_defaults_are_cupys_and_yield_to_the_user():
-    line = command_lines.for_nvrtc(parse([]).with_defaults(), SM_80, "cubin", NVRTC, ())
+    line = option_table.for_nvrtc(parse([]).with_defaults(), SM_80, "cubin", NVRTC, ())
     ours = "--gpu-architecture=sm_80 --device-as-default-execution-space --ftz=true --std=c++17"
     assert line == tuple(ours.split())
     theirs = [("device-as-default-execution-space", ""), ("ftz", "false"), ("std", "c++14")]
@@ -109,8 +109,8 @@ def test_options_added_later_win():
 
 def test_an_option_that_a_compiler_does_not_accept_is_dropped_with_a_reason():
     parsed = parse(["-O3", "-Xcompiler", "-fPIC", "--extended-lambda", "-minimal", "--pch", "-ptx"])
-    assert command_lines.for_nvrtc(parsed, SM_80, "cubin", NVRTC, ())[1:] == ("--minimal",)
-    line = command_lines.for_nvcc(parsed, SM_80, "cubin", (13, 0), ())
+    assert option_table.for_nvrtc(parsed, SM_80, "cubin", NVRTC, ())[1:] == ("--minimal",)
+    line = option_table.for_nvcc(parsed, SM_80, "cubin", (13, 0), ())
     assert line[1:] == ("--compiler-options=-fPIC", "--extended-lambda", "--optimize=3")
     assert len(dropped(parsed.flags, "nvrtc")) == 5
     notes = dropped(parsed.flags, "nvcc")
@@ -154,7 +154,7 @@ def test_directories_are_replaced_in_each_spelling_and_nothing_else_is():
 
 @pytest.mark.parametrize(("version", "given"), [((13, 2), False), ((13, 3), True), ((13, 5), True)])
 def test_a_compiler_that_would_omit_tile_kernels_raises_an_error(version, given):
-    for line in (command_lines.for_nvrtc, command_lines.for_nvcc):
+    for line in (option_table.for_nvrtc, option_table.for_nvcc):
         assert ("--diag-error=20360" in line(parse([]), SM_80, "cubin", version, ())) == given
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from rtcompile.errors import InvalidRequest
-from rtcompile.request import command_lines, option_table
-from rtcompile.request.option_table import SPECS, Spec, dropped, name_and_value, unquoted
-from rtcompile.request.options import Options, distrusted, parse
+from rtcompile.request import option_table
+from rtcompile.request.option_table import SPECS, Spec, dropped
+from rtcompile.request.options import Options, distrusted, name_and_value, parse, unquoted
 from rtcompile.request.values import Arch
 from tests.tables import from_table
 
@@ -39,7 +39,7 @@ def flag(spec: Spec) -> Options:
 
 
 def nvrtc_gets(spec: Spec, release: tuple[int, int]) -> bool:
-    line = command_lines.for_nvrtc(flag(spec), SM_80, "ltoir", release, ())
+    line = option_table.for_nvrtc(flag(spec), SM_80, "ltoir", release, ())
     return any(word.lstrip("-").partition("=")[0] == spec.name for word in line)
 
 
@@ -66,7 +66,7 @@ def test_nvrtc_never_gets_options_of_nvcc(name):
 
 @pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
 def test_nvcc_gets_all_options_but_those_of_nvrtc(spec):
-    line = command_lines.for_nvcc(flag(spec), SM_80, "ltoir", (13, 0), ())
+    line = option_table.for_nvcc(flag(spec), SM_80, "ltoir", (13, 0), ())
     given = any(word.lstrip("-").partition("=")[0] == spec.name for word in line)
     # `code=lto_80` means the same as -dlto.
     assert given == (spec.name not in (*ONLY_NVRTC, *NEITHER, "dlink-time-opt"))
@@ -128,13 +128,13 @@ def test_nvjitlink_skips_tuning_that_it_does_not_know_yet():
     options = parse(["-split-compile=2", "-jtd=101", "-fmad=false", "-G"])
     since = ("-split-compile=2", "-jump-table-density=101")
     for release, tuning in (((12, 3), ()), ((12, 4), since[::-1])):
-        line = command_lines.for_nvjitlink(options, SM_80, release)
+        line = option_table.for_nvjitlink(options, SM_80, release)
         assert {*line} == {"-arch=sm_80", "-fma=0", "-g", *tuning}
 
 
 @from_table
 def test_each_kind_of_code_has_its_architecture(target, nvrtc, nvcc):
-    line = command_lines.for_nvrtc(Options(), SM_80, target, (12, 9), ())
+    line = option_table.for_nvrtc(Options(), SM_80, target, (12, 9), ())
     assert line[0] == f"--gpu-architecture={nvrtc}"
-    line = command_lines.for_nvcc(Options(), SM_80, target, (12, 9), ())
+    line = option_table.for_nvcc(Options(), SM_80, target, (12, 9), ())
     assert line[0] == f"--generate-code=arch=compute_80,code={nvcc}"

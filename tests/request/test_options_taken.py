@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile.errors import InvalidRequest
-from rtcompile.request import command_lines
+from rtcompile.request import option_table
 from rtcompile.request.option_table import SPECS
 from rtcompile.request.options import Options, parse
 from rtcompile.request.values import Arch
@@ -49,7 +49,7 @@ def test_nvrtc_takes_every_flag_that_is_emitted(nvrtc, tmp_path):
     # optimization-info off again, so it would appear in the log of every later compile of this process.
     options = everything("nvrtc", tmp_path, but={"fdevice-time-trace", "optimization-info"})
     given = options, Arch(10, 0), "cubin", nvrtc.version, options.include_dirs
-    line = command_lines.for_nvrtc(*given)
+    line = option_table.for_nvrtc(*given)
     outcome = nvrtc.compile("__global__ void kernel() {}", *line)
     assert outcome.code is not None, outcome.log
     assert len(line) > 35
@@ -65,7 +65,7 @@ def test_a_rejected_ftz_wins_over_fast_math_in_nvrtc(nvrtc):
     source = "__global__ void kernel(float* p) { p[0] += p[1]; }"
     for rejected in ([], ["-ftz=false"]):
         options = parse(["--use_fast_math", *rejected])
-        line = command_lines.for_nvrtc(options, SM_80, "ptx", nvrtc.version, ())
+        line = option_table.for_nvrtc(options, SM_80, "ptx", nvrtc.version, ())
         ptx = nvrtc.compile(source, *line, kind="PTX").code
         assert (b"add.ftz.f32" in ptx) == (not rejected)
 
@@ -88,7 +88,7 @@ def dry_run(nvcc: str, line: Sequence[str], folder: Path, make: str = "--cubin")
 
 def test_nvcc_takes_every_flag_that_is_emitted(nvcc, tmp_path):
     options = everything("nvcc", tmp_path, but={"profile", "forward-unknown-to-host-compiler"})
-    line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
+    line = option_table.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
     stderr = dry_run(nvcc, line, tmp_path)
     assert "-arch=sm_80" in stderr
     assert "warning" not in stderr
@@ -103,7 +103,7 @@ def test_nvcc_takes_every_flag_that_is_emitted(nvcc, tmp_path):
     ],
 )
 def test_nvcc_makes_each_target(nvcc, tmp_path, target, make, expected):
-    line = command_lines.for_nvcc(parse([]), Arch(9, 0, "a"), target, (13, 0), ())
+    line = option_table.for_nvcc(parse([]), Arch(9, 0, "a"), target, (13, 0), ())
     assert expected in dry_run(nvcc, line, tmp_path, make)
 
 
@@ -121,7 +121,7 @@ DEFINITIONS = [
 
 @pytest.mark.parametrize("text", DEFINITIONS)
 def test_nvccs_shell_changes_no_definition(nvcc, tmp_path, text):
-    line = command_lines.for_nvcc(parse([f"-DX={text}"]), SM_80, "ptx", (13, 0), ())
+    line = option_table.for_nvcc(parse([f"-DX={text}"]), SM_80, "ptx", (13, 0), ())
     (tmp_path / "kernel.cu").write_text("#ifdef SHOW\nX\n#endif\n")
     done = ran(nvcc, "-E", *line, "-DSHOW", "kernel.cu", cwd=tmp_path, check=True)
     assert done.stdout.rstrip().splitlines()[-1] == text
@@ -157,7 +157,7 @@ def test_no_shell_of_nvccs_acts_on_an_option(nvcc, tmp_path, form, part):
     for attack in ATTACKS[part::6]:
         try:
             options = parse([FORMS[form].format(attack)])
-            line = command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
+            line = option_table.for_nvcc(options, SM_80, "cubin", (13, 0), options.include_dirs)
         except InvalidRequest:
             continue
         step = ["--cubin", "kernel.ptx"] if form == "ptxas" else ["-E", "kernel.cu"]
@@ -174,18 +174,18 @@ def test_options_that_nvcc_does_not_quote_contain_no_shell_characters(character)
         Options(flags=(("compiler-options", f"-x{character}y"),)),
     ):
         with pytest.raises(InvalidRequest, match="passes it to a shell unquoted"):
-            command_lines.for_nvcc(options, SM_80, "cubin", (13, 0), ())
+            option_table.for_nvcc(options, SM_80, "cubin", (13, 0), ())
 
 
 def test_nvcc_gets_a_directory_with_a_comma_but_none_that_its_shell_would_expand(nvcc, tmp_path):
-    line = command_lines.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/a,b"])
+    line = option_table.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/a,b"])
     assert '-I"/a,b"' in dry_run(nvcc, line, tmp_path)
     with pytest.raises(InvalidRequest, match="its shell would expand"):
-        command_lines.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/$HOME"])
+        option_table.for_nvcc(parse([]), SM_80, "cubin", (13, 0), ["/$HOME"])
 
 
 def test_lto_ir_of_either_nvrtc_comes_from_the_virtual_architecture(nvrtc):
-    line = command_lines.for_nvrtc(parse([]), Arch(9, 0, "a"), "ltoir", nvrtc.version, ())
+    line = option_table.for_nvrtc(parse([]), Arch(9, 0, "a"), "ltoir", nvrtc.version, ())
     assert line[0] == "--gpu-architecture=compute_90a"
     assert nvrtc.compile("__global__ void kernel() {}", *line, kind="LTOIR").code
 
@@ -197,7 +197,7 @@ FOR_THE_LINKER = (
 
 
 def test_nvjitlink_gets_the_options_that_affect_linking():
-    line = command_lines.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0))
+    line = option_table.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0))
     assert " ".join(line) == (
         "-arch=sm_90a -lto -ftz=1 -prec-div=1 -prec-sqrt=0 -fma=1 -g -lineinfo -maxrregcount=32 "
         "-Xptxas=-v"
@@ -207,6 +207,6 @@ def test_nvjitlink_gets_the_options_that_affect_linking():
 def test_nvjitlink_takes_every_option_that_is_emitted():
     nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
     given = parse([FOR_THE_LINKER]), Arch(9, 0, "a"), nvjitlink.version()
-    options = command_lines.for_nvjitlink(*given)
+    options = option_table.for_nvjitlink(*given)
     assert len(options) == 12
     nvjitlink.destroy(nvjitlink.create(len(options), list(options)))

@@ -30,7 +30,7 @@ BUILDS = """
     import json, os, sys, threading, warnings
     import rtcompile
     from rtcompile.compilers import nvrtc
-    from rtcompile.inspect import cubin
+    from rtcompile import cubin
     warnings.simplefilter("ignore", rtcompile.RtcompileWarning)
     HEADER = "#include <cuda/std/__type_traits/is_same.h>\\n"  # which counts as one of half a second
     nvrtc._front_end = lambda *_: 500

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile import toolkit
+from rtcompile import cubin, toolkit
 from rtcompile.compilers import nvrtc
-from rtcompile.inspect import cubin
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool as workers

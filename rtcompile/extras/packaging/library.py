@@ -317,7 +317,7 @@ class Kernel:
         """
         if obj.kind != "cubin":
             return
-        from rtcompile.inspect import cubin
+        from rtcompile import cubin
 
         symbol = obj.lowered_names.get(self.name, self.name)
         found = next((k for k in cubin.read(obj.code).kernels if k.name == symbol), None)

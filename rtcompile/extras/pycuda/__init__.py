@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import rtcompile
+from rtcompile import cubin
 from rtcompile.errors import CompileError, InvalidRequest, public, warn
-from rtcompile.inspect import cubin
 from rtcompile.request import cxx
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class SourceModule:
         found = self.module.get_global(name)
         if not self._has_cupy:
             return found  # type: ignore[no-any-return]
-        sizes = {symbol.name: symbol.size for symbol in cubin.symbols(self.object_code.code)}
+        sizes = {symbol.name: symbol.size for symbol in cubin.read_symbols(self.object_code.code)}
         return found, sizes[name]
 
     def __getattr__(self, name: str) -> Any:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rtcompile import Arch, ObjectCode
+from rtcompile import Arch, ObjectCode, cubin
 from rtcompile.errors import InvalidRequest, public, shown
-from rtcompile.inspect import cubin
 from rtcompile.named import NamedTuple
 from rtcompile.request.values import text, whole
 from rtcompile.styling import table

@@ -1,1 +1,0 @@
-"""Reads machine code: its kernels and symbols, and the formats of a linker's inputs."""
