@@ -20,7 +20,6 @@ _LEFT_OUT = ("__main__", "types")  # `types` has names of other modules
 _JOINED = (
     "api, frontends",
     "cli, checkup, cache",
-    "settings, logs",
     "errors, diagnostic, styling, forks, named",
 )
 _SHARED = {room: box for box in _JOINED for room in box.split(", ")}

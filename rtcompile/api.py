@@ -6,6 +6,7 @@ from rtcompile.build import pipeline
 from rtcompile.errors import public
 from rtcompile.lookup import environment
 from rtcompile.request.request import DEFAULT_NAME, CompileRequest
+from rtcompile.request.values import check_stream
 from rtcompile.settings import refuse_contradiction
 
 TYPE_CHECKING = False
@@ -133,9 +134,7 @@ def compile(
         recompile=recompile,
     )
     if log_stream is not None:
-        from rtcompile import logs
-
-        logs.check_stream(log_stream)
+        check_stream(log_stream)
     code = pipeline.build(request, settings)
     pipeline.check_kernels(request, code)
     if log_stream is not None:

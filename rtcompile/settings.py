@@ -1,4 +1,4 @@
-"""`Settings`: the settings in environment variables (docs/environment-variables.md), and the folders in them."""
+"""`Settings`: the settings in environment variables (docs/environment-variables.md), the folders in them, and the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import sys
 
-from rtcompile.errors import InvalidRequest, shown
+from rtcompile.errors import InvalidRequest, shown, warn
 from rtcompile.request.values import Value, absolute, one_of, truth
 
 TYPE_CHECKING = False
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
+    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.request.request import CompileRequest
+
 FALLBACKS = ("auto", "never", "always", "nvrtc-first")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_SHOWS_BUILDS = ("debug", "info")
 # A larger limit would never be reached, and would overflow timers and process limits.
 _SECONDS_MAX = 1e8  # three years
 _BYTES_MAX = 1 << 60
@@ -304,3 +308,57 @@ def _remove(path: str, owner: int) -> None:
         import shutil
 
         shutil.rmtree(path, ignore_errors=True)
+
+
+# --- The log: one line per build, with `logging`, if the application uses it, and on stderr for RTCOMPILE_LOG
+
+_has_warned = False
+
+
+def warn_once(error: Exception) -> None:
+    """Warn, once per process, that a log handler or a listener raised."""
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        text = f"{type(error).__name__}: {error}"
+        warn(f"a log handler or a listener raised, and builds continue without it: {text}")
+
+
+def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> None:
+    """Log a finished build at INFO with its fields as attributes, and on stderr if `level` includes it."""
+    is_shown = level in _SHOWS_BUILDS
+    if not is_shown and _logger() is None:
+        return
+    build = code.build
+    outcome = f"hit ({build.hit})" if build.hit else "built"
+    why = f": {build.why}" if build.why else ""
+    notes = "".join(f"; {note}" for note in build.notes)
+    line = (
+        f"{request.name} for {code.arch} by {build.backend}, {outcome} in "
+        f"{build.milliseconds:.1f} ms{why}{notes}"
+    )
+    names = ("backend", "hit", "why", "notes", "milliseconds")
+    fields = {"program": request.name, "arch": str(code.arch), "code_bytes": len(code.code)}
+    _log(line, is_shown, fields | {name: getattr(build, name) for name in names})
+
+
+def note(line: str) -> None:
+    """Log a line about another event at INFO, and on stderr if ``RTCOMPILE_LOG`` shows builds."""
+    _log(line, os.environ.get("RTCOMPILE_LOG") in _SHOWS_BUILDS, {})
+
+
+def _log(line: str, is_shown: bool, fields: dict[str, Any]) -> None:
+    if is_shown and sys.stderr is not None:
+        sys.stderr.write(f"rtcompile: {line}\n")
+    if logger := _logger():
+        logger.info("%s", line, extra=fields)
+
+
+def _logger() -> Any:
+    """Return the logger, if the application has imported `logging` and wants messages at INFO."""
+    if "logging" not in sys.modules:
+        return None
+    import logging
+
+    named = logging.getLogger("rtcompile")
+    return named if named.isEnabledFor(logging.INFO) else None

@@ -26,7 +26,7 @@ from rtcompile.request.request import (
     names_architecture,
     refuse_two_architectures,
 )
-from rtcompile.request.values import one_of, text, truth, working_directory
+from rtcompile.request.values import check_stream, one_of, text, truth, working_directory
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings, refuse_contradiction
 
@@ -126,9 +126,7 @@ class LazyCode:
     def rebuild(self, log_stream: IO[str] | None = None) -> Any:
         """Look the code up in the cache, or compile it; load it on the current device."""
         if log_stream is not None:
-            from rtcompile import logs
-
-            logs.check_stream(log_stream)
+            check_stream(log_stream)
         module = self._load(ordinal(loading=True), log_stream)
         for functions in self.functions.values():
             functions.clear()

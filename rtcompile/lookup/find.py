@@ -22,6 +22,7 @@ from rtcompile.request.object_code import (
 )
 from rtcompile.request.request import CompileRequest, is_source, names_architecture
 from rtcompile.request.values import absolute, working_directory
+from rtcompile.settings import announce, warn_once
 from rtcompile.store.folder import Memory
 
 TYPE_CHECKING = False
@@ -276,18 +277,14 @@ def report(
         _tell(listen, request, outcome)
     # If `logging` is not imported, no handler can exist, and a hit should not import it.
     if isinstance(outcome, ObjectCode) and (level is not None or "logging" in sys.modules):
-        from rtcompile import logs
-
-        _tell(logs.announce, request, outcome, level)
+        _tell(announce, request, outcome, level)
 
 
 def _tell(listen: Callable[..., object], *what: object) -> None:
     try:
         listen(*what)
     except Exception as error:  # noqa: BLE001  # a listener may raise anything; builds go on
-        from rtcompile import logs
-
-        logs.warn_once(error)
+        warn_once(error)
 
 
 def keep(query: Query, found: Found, *, is_planned: bool) -> None:

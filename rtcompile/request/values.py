@@ -13,7 +13,7 @@ from rtcompile.errors import InvalidRequest, own, public, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeVar
+    from typing import IO, Any, Literal, TypeVar
 
     # Literal types, with which type checkers find misspellings.
     Backend = Literal["auto", "nvrtc", "nvcc"]
@@ -194,6 +194,16 @@ def truth(name: str, value: object) -> bool:
         return bool(value)
     except Exception:  # noqa: BLE001  # an object's own __bool__ may raise anything
         raise InvalidRequest(f"{name} must be True or False, not {shown(value)}") from None
+
+
+def check_stream(stream: IO[str]) -> None:
+    """Raise `InvalidRequest`, before anything is built, if `stream` cannot be written to."""
+    try:
+        stream.write("")
+    except (AttributeError, TypeError, ValueError) as error:  # no file, a binary or a closed one
+        raise InvalidRequest(
+            f"log_stream must be a file that is open for text, not {shown(stream)}: {error}"
+        ) from None
 
 
 def _advice(name: str, value: object) -> str:

@@ -12,7 +12,6 @@ from importlib.metadata import EntryPoint
 from typing import Any, Protocol, runtime_checkable
 
 from rtcompile.files import fileset as fileset
-from rtcompile.logs import note as note
 from rtcompile.request import key as key
 from rtcompile.request import object_code as object_code
 from rtcompile.request.key import KeyInputs as KeyInputs
@@ -24,6 +23,7 @@ from rtcompile.request.object_code import encode_records as encode_records
 from rtcompile.request.values import one_of as one_of
 from rtcompile.settings import cache_dir
 from rtcompile.settings import flag as flag
+from rtcompile.settings import note as note
 from rtcompile.settings import seconds as seconds
 from rtcompile.settings import size as size
 from rtcompile.store.folder import Folder as Folder

@@ -18,7 +18,7 @@ ROOMS = (
     "diagnostic errors forks named styling",
     "files",
     "request",
-    "settings logs",
+    "settings",
     "cubin",
     "store",
     "lookup",

@@ -5,12 +5,12 @@ import logging
 import pytest
 
 import rtcompile
-from rtcompile import logs
-from rtcompile.logs import announce
+from rtcompile import settings
 from rtcompile.lookup import find
 from rtcompile.request.object_code import BuildInfo, ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
+from rtcompile.settings import announce
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -80,7 +80,7 @@ class Raising(logging.Handler):
 def heard(monkeypatch):
     """Return the calls of a listener that follows the raising ones."""
     heard = []
-    monkeypatch.setattr(logs, "_has_warned", False)
+    monkeypatch.setattr(settings, "_has_warned", False)
     monkeypatch.setattr(find, "listeners", [lambda *_: 1 // 0, lambda *what: heard.append(what)])
     return heard
 

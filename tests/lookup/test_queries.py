@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from rtcompile import logs
+from rtcompile import settings
 from rtcompile.build import pipeline
 from rtcompile.errors import UnsupportedArch
 from rtcompile.files import sealed
@@ -212,7 +212,7 @@ def test_a_listener_that_raises_is_warned_of_and_the_others_are_called(monkeypat
         raise RuntimeError("broken listener")
 
     called = []
-    monkeypatch.setattr(logs, "_has_warned", False)
+    monkeypatch.setattr(settings, "_has_warned", False)
     monkeypatch.setattr(lookup, "listeners", [broken, lambda *given: called.append(given)])
     error, request = UnsupportedArch("no device"), CompileRequest(CODE % 1)
     with pytest.warns(UserWarning, match="RuntimeError: broken listener"):
