@@ -12,8 +12,8 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
-from rtcompile.extras.notebook import Line
 from rtcompile.cubin import simple_name
+from rtcompile.extras.notebook import Line
 from tests.jobs import ENDLESS
 from tests.processes import python
 from tests.programs import TWO

@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("IPython", reason="IPython is not installed: it is in the extra `test`")
 
+from rtcompile.cubin import cpp_name
 from rtcompile.extras.notebook import kernels
 from rtcompile.extras.notebook.kernels import own_variables
-from rtcompile.cubin import cpp_name
 from rtcompile.request import cxx
 from tests.tables import from_table
 
