@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import rtcompile
 from examples import cute_tiled_copy, wmma_gemm
 from examples._main import ARCHS, cupy_with_gpu
-from rtcompile.inspect import cubin
+from rtcompile import cubin
 
 SECONDS_BETWEEN_LINES = 4
 NEXT = """
