@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +15,14 @@ from cupy.cuda.function import Module
 
 from rtcompile import errors, forks
 from rtcompile.build import pipeline
-from rtcompile.errors import CompileError, InvalidRequest, JitifyError, adopt_cupy
+from rtcompile.errors import (
+    CompileError,
+    DriverError,
+    InvalidRequest,
+    JitifyError,
+    RtcompileError,
+    adopt_cupy,
+)
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import Environment
@@ -26,7 +35,7 @@ from rtcompile.request.request import (
     names_architecture,
     refuse_two_architectures,
 )
-from rtcompile.request.values import check_stream, one_of, text, truth, working_directory
+from rtcompile.request.values import Arch, check_stream, one_of, text, truth, working_directory
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings, refuse_contradiction
 
@@ -145,27 +154,19 @@ class LazyCode:
             with loading:
                 module = self.modules[device] = _load(*given)
         except CUDADriverError as error:
-            from rtcompile.frontends import driver_errors
-
-            raise driver_errors.load_error(error, self.program, given[0]) from None
+            raise _load_error(error, self.program, given[0]) from None
         return module
-
-    def functions_of(self, name: str) -> dict[int, Any]:
-        """Return a kernel's functions by device, a dictionary that all `RawKernel`s of it share."""
-        return self.functions.setdefault(name, {})
-
-    def function(self, name: str) -> Any:
-        """Return CuPy's function of a kernel on the current device."""
-        return self.named("kernel", self.module().get_function, name)
 
     def named(self, kind: str, find: Callable[[str], Any], name: str) -> Any:
         """Return the result of CuPy's `find` for a kernel or a variable of the module."""
         try:
             return find(name)
         except CUDADriverError as error:
-            from rtcompile.frontends import driver_errors
-
-            raise driver_errors.of_name(self, error, kind, name) from None
+            if error.status != _NOT_FOUND:
+                raise _load_error(error, self.program) from None
+            message = _absent(self, self.object_code(), kind, name)
+            reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
+            raise DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND) from None
 
     @property
     def program(self) -> str:
@@ -235,12 +236,7 @@ class LazyCode:
         """Report on the code for the current device, or on the file's."""
         from rtcompile.types import Report
 
-        return Report.of(self.object_code() or self._file(), kernel, block, dynamic_shared)
-
-    def _file(self) -> bytes:
-        from rtcompile.frontends import driver_errors
-
-        return driver_errors.read(self.path)
+        return Report.of(self.object_code() or _read(self.path), kernel, block, dynamic_shared)
 
     def _device(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
@@ -350,8 +346,6 @@ def _with_cupys_headers(request: CompileRequest, arguments: dict[str, Any]) -> C
     """Return the request with the headers and folders that translate_cucomplex= and jitify= add."""
     source, options = request.source, request.options
     if arguments["translate_cucomplex"]:
-        import re
-
         source = re.sub(_CUCOMPLEX, "#include <cupy/cuComplex_bridge.h>", source)
         options = (*options, *_CUPY_HEADERS)
     if arguments["jitify"]:
@@ -386,3 +380,89 @@ def ordinal(loading: bool = False) -> int:
         return int(current_device())
     except CUDARuntimeError as error:
         raise lookup.no_device(str(error), loading) from None
+
+
+# --- Errors for code that the driver does not load or launch, with facts about that code -------------
+
+_NOT_FOUND = 500
+
+
+def _load_error(error: Any, program: str, code: bytes | str = b"") -> DriverError:
+    """Return the error for a program that the driver did not load; `code` is its code, or its path."""
+    from rtcompile import cubin
+    from rtcompile.messages import catalogue
+    from rtcompile.messages.facts import BuildContext
+
+    if isinstance(error, DriverError):  # there is no device, as its message says
+        return error
+    capability = None
+    with suppress(RtcompileError):
+        capability = lookup.compute_capability()
+    if isinstance(code, str):
+        path, code = code, b""
+        with suppress(RtcompileError):  # the driver's message names a file that does not exist
+            code = _read(path)
+    arch: Arch | None
+    try:
+        arch = cubin.read(code).arch
+    except ValueError:
+        target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
+        arch = Arch.parse(target[1].decode()) if target else None
+    compiled_for = "" if arch is None else f" (compiled for {arch})"
+    first = f"{program}{compiled_for} was not loaded: {error}"
+    hint = catalogue.hint_for(str(error), BuildContext(arch=arch, capability=capability))
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, error.status)
+
+
+def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -> DriverError:
+    """Return the error for a launch of a `RawKernel` that the driver rejected with `message`."""
+    from rtcompile.messages import catalogue
+
+    problems = []
+    with suppress(Exception):  # every query fails in a context that an earlier error destroyed
+        threads, most = math.prod(map(int, block)), kernel.max_threads_per_block
+        static, dynamic = kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes
+        if isinstance(shared, int) and shared > dynamic:
+            problems.append(
+                f"shared_mem={shared} is more than the {dynamic} bytes of dynamic shared memory "
+                f"that the kernel may have now ({static} are static); set "
+                f"kernel.max_dynamic_shared_size_bytes = {shared} first."
+            )
+        if threads > most:
+            problems.append(
+                f"{threads} threads in a block are more than the {most} that the kernel's registers "
+                "and __launch_bounds__ allow; take smaller blocks."
+            )
+    hint = " ".join(problems) or catalogue.hint_for(message)
+    first = f"the launch of {kernel.name} was rejected: {message}"
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
+
+
+def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
+    """Raise, without a device, the error of `LazyCode.named` if code has no kernel of a name."""
+    from rtcompile import cubin
+
+    if name not in cubin.kernel_symbols(built.code):
+        raise DriverError(_absent(lazy, built, "kernel", name), _NOT_FOUND)
+
+
+def _absent(lazy: LazyCode, built: ObjectCode | None, kind: str, name: str) -> str:
+    from rtcompile import cubin
+
+    return cubin.absent(
+        kind,
+        name,
+        _read(lazy.path) if built is None else built.code,
+        program=lazy.program,
+        source=lazy.arguments["code"] or "",
+        lowered={} if built is None else built.lowered_names,
+    )
+
+
+def _read(path: str | None) -> bytes:
+    """Return the contents of a module's file."""
+    try:
+        with open(path or "", "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None

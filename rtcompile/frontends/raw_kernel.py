@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cupy
 
+import rtcompile
 from rtcompile import errors, forks
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, RtcompileError, public
@@ -21,8 +21,10 @@ from rtcompile.frontends.lazy_code import (
     CUDADriverError,
     CUDARuntimeError,
     LazyCode,
+    check_kernel,
     code_of,
     current_device,
+    of_launch,
     ordinal,
 )
 from rtcompile.lookup import environment as environments
@@ -150,14 +152,6 @@ def _restored(cls: type[BuildOwner], arguments: dict[str, Any], name: str = "") 
     return restored
 
 
-@functools.cache
-def _launch() -> Any:
-    """Return the function of the extra that launches by ``cuLaunchKernelEx``, which each launch would look up."""
-    import rtcompile
-
-    return rtcompile._load("launch")
-
-
 def _explained(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
     """Return the error for a launch that failed in CuPy, in the driver or in the runtime."""
     if isinstance(error, CUDARuntimeError):
@@ -168,8 +162,6 @@ def _explained(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
         return error
     if isinstance(error, RtcompileError):
         return errors.unchained(error)
-    from rtcompile.frontends.driver_errors import of_launch
-
     return of_launch(kernel, str(error), error.status, block, shared)
 
 
@@ -260,7 +252,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         super().__init__(code, name, options, backend, **more)
         if "enable_cooperative_groups" in more:
             self._cooperative = True
-        self._functions = build.functions_of(name)
+        self._functions = build.functions.setdefault(name, {})  # shared by all kernels of it
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
 
@@ -268,9 +260,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         mark = KERNEL_MARKS.get(code.kind)
         if mark is None or b"%b%b\0" % (mark, self.name.encode()) in code.code:
             return
-        from rtcompile.frontends import driver_errors
-
-        driver_errors.check_kernel(self._build, code, self.name)
+        check_kernel(self._build, code, self.name)
 
     @property
     def kernel(self) -> Any:
@@ -283,8 +273,9 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
 
     @public
     def _kernel(self) -> Any:
-        function = self._build.function(self.name)
-        self._functions = self._build.functions_of(self.name)
+        build = self._build
+        function = build.named("kernel", build.module().get_function, self.name)
+        self._functions = build.functions.setdefault(self.name, {})
         self._functions[ordinal()] = function
         return function
 
@@ -367,7 +358,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         """
         cooperative = cooperative or self._cooperative
         how = grid, block, cluster, cooperative, programmatic, shared_mem, priority
-        _launch()(self, args, stream, how)
+        rtcompile.launch(self, args, stream, how)  # type: ignore[attr-defined]  # which an extra has
 
     @public
     def compile(self, log_stream: IO[str] | None = None) -> None:

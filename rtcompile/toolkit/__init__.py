@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,18 +46,6 @@ _lock = forks.lock()
 _LONGEST_WAIT = 2.0  # seconds; a search takes one at most
 
 
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Let one thread search at a time, so that the next one uses its result."""
-    # The thread that searches may be interrupted by a signal handler that waits for other threads.
-    acquired = _lock.acquire(timeout=_LONGEST_WAIT)
-    try:
-        yield
-    finally:
-        if acquired:
-            _lock.release()
-
-
 def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain:
     """Return the toolchain of this environment; missing parts raise only when they are required."""
     # The toolchain's files are checked, unless they were checked in the last `trusted` seconds.
@@ -72,8 +60,14 @@ def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain
         return known.toolchain
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
-    with _one_at_a_time():
+    # One thread searches at a time, so the next one uses its result. But the thread that searches may be interrupted by
+    # a signal handler that waits for other threads.
+    acquired = _lock.acquire(timeout=_LONGEST_WAIT)
+    try:
         return _found(environment, settings, noted).toolchain
+    finally:
+        if acquired:
+            _lock.release()
 
 
 def _found(environment: Environment, settings: Settings, noted: str) -> Known:

@@ -203,7 +203,7 @@ CUTLASS_MARKER = "cutlass/version.h"
 _USUAL_CUTLASS = "4.2"  # assumed for headers without a version
 
 # The last wheel of that name, 4.2, fits every CUDA since 12.4.
-_INSTALL_CUTLASS = "pip install nvidia-cutlass"
+INSTALL_CUTLASS = "pip install nvidia-cutlass"
 
 # Wheels that contain CUTLASS's headers, and their folders in site-packages.
 CUTLASS_PACKAGES = {
@@ -258,11 +258,12 @@ def find_cutlass(
             problems.append(why)
             return None, why
         problems.append(f"{fact} It is ignored: correct it, or unset it.")
-    installed = sorted(_installed_cutlass(where), key=_numbers, reverse=True)
+    installed = [*_installed_cutlass(where)]
+    installed.sort(key=lambda each: [*map(int, re.findall(r"\d+", each.version))], reverse=True)
     if not installed:
         why = (
             f"CUTLASS (cute/, cutlass/) not found; looked in {', '.join(CUTLASS_PACKAGES)} and conda. "
-            f"`{_INSTALL_CUTLASS}`, or set RTCOMPILE_CUTLASS_PATH to a checkout."
+            f"`{INSTALL_CUTLASS}`, or set RTCOMPILE_CUTLASS_PATH to a checkout."
         )
         return None, why
     fitting = (each for each in installed if not cccl or pair_cutlass(each.version, cccl))
@@ -281,15 +282,6 @@ def pair_cutlass(cutlass: str, cccl: str) -> CutlassPair | None:
     return next((row for row in rows if row.cccl[0] <= other < row.cccl[1]), None)
 
 
-def misfit_of_cutlass(found: Cutlass, cuda: str, cccl: str) -> str:
-    """Return the problem of a CUTLASS and a CCCL that do not fit together, and the next step."""
-    unset = f"unset {found.via} and " if found.via in catalogue.CUTLASS_ENVIRONMENT else ""
-    return (
-        f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
-        f"NVRTC does not compile CuTe. To get one that does, {unset}`{_INSTALL_CUTLASS}`."
-    )
-
-
 def _installed_cutlass(where: SearchContext) -> Iterator[Cutlass]:
     for site_dir in where.site_dirs:
         for package, folder in CUTLASS_PACKAGES.items():
@@ -305,7 +297,3 @@ def _installed_cutlass(where: SearchContext) -> Iterator[Cutlass]:
 
 def _has_cutlass(directory: str) -> bool:
     return os.path.isfile(os.path.join(directory, CUTLASS_MARKER))
-
-
-def _numbers(found: Cutlass) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", found.version)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from rtcompile.toolkit.catalogue import Part
 from rtcompile.toolkit.model import Executable, Library, Toolchain, describe_nvcc, version_pair
 from rtcompile.toolkit.roots import (
     CUTLASS_MARKER,
+    INSTALL_CUTLASS,
     Hit,
     Root,
     SearchContext,
@@ -30,7 +31,6 @@ from rtcompile.toolkit.roots import (
     cupy_cccl,
     find_cutlass,
     given,
-    misfit_of_cutlass,
     pair_cutlass,
     unfit,
     usual,
@@ -56,7 +56,10 @@ def find(
     )
     major = cuda_of_cupy(where.site_dirs)
     spare = ("cccl",) if cupy_cccl(where) else ()
-    roots = list(_unique(usual(where)))
+    by_place: dict[tuple[str, str], Root] = {}  # the first of the roots that are one folder
+    for root in usual(where):
+        by_place.setdefault((os.path.realpath(root.path), root.layout), root)
+    roots = [*by_place.values()]
     chosen = choose(roots, major, spare)
     if chosen is not None and chosen.lacking():
         folder = unpack(chosen.nvrtc)
@@ -66,15 +69,6 @@ def find(
             chosen = choose(roots, major, spare)
     problems = [*_useless_variables(where, roots)]
     return _Assembly(where, roots, chosen, problems).toolchain()
-
-
-def _unique(roots: Iterable[Root]) -> Iterator[Root]:
-    seen: set[tuple[str, str]] = set()
-    for root in roots:
-        identity = (os.path.realpath(root.path), root.layout)
-        if identity not in seen:
-            seen.add(identity)
-            yield root
 
 
 def _shims() -> str:
@@ -178,7 +172,11 @@ class _Assembly:
             return []
         row = pair_cutlass(found.version, cccl) if cccl else None
         if cccl and row is None:
-            self.problems.append(misfit_of_cutlass(found, cuda, cccl))
+            unset = f"unset {found.via} and " if found.via in catalogue.CUTLASS_ENVIRONMENT else ""
+            self.problems.append(
+                f"CUTLASS {found.version} ({found.directory}) does not go with CUDA {cuda} (CCCL {cccl}): "
+                f"NVRTC does not compile CuTe. To get one that does, {unset}`{INSTALL_CUTLASS}`."
+            )
         marker = os.path.join(found.directory, CUTLASS_MARKER)
         self.found("cutlass", found.version, why, marker)
         if row is not None and row.shims:
