@@ -44,7 +44,7 @@ def kernels(code) -> list[str]:
 
 
 def functions(code) -> set[str]:
-    return {s.name for s in cubin.symbols(code.code) if s.section == f".text.{s.name}"}
+    return {s.name for s in cubin.read_symbols(code.code) if s.section == f".text.{s.name}"}
 
 
 @pytest.mark.parametrize("options", [(), ("-rdc=true",), ("-dc",), ("-dlto",)], ids=str)
@@ -114,7 +114,7 @@ def test_two_files_of_relocatable_code_share_variables():
 
     code = compile(first, link=["__device__ int counter = 7;"])
 
-    symbols = {symbol.name: symbol for symbol in cubin.symbols(code.code)}
+    symbols = {symbol.name: symbol for symbol in cubin.read_symbols(code.code)}
     assert symbols["counter"].section
 
 

@@ -100,7 +100,7 @@ def test_name_expressions_are_lowered_as_nvrtc_lowers_them(toolchain):
     result = compiled(make_unit(source, names=tuple(LOWERED)), toolchain)
 
     assert dict(result.lowered_names) == LOWERED
-    symbols = {symbol.name for symbol in cubin.symbols(result.code)}
+    symbols = {symbol.name for symbol in cubin.read_symbols(result.code)}
     assert symbols.issuperset(LOWERED.values())
 
 

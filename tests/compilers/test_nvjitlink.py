@@ -84,7 +84,7 @@ def linked(inputs: list[LinkInput], toolchain: Toolchain, *flags: str) -> bytes:
 
 
 def functions(code: bytes) -> set[str]:
-    return {each.name for each in cubin.symbols(code) if each.section == f".text.{each.name}"}
+    return {each.name for each in cubin.read_symbols(code) if each.section == f".text.{each.name}"}
 
 
 def failed(inputs, toolchain, *flags, **more):

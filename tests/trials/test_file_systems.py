@@ -42,7 +42,7 @@ BUILDS = """
             code = rtcompile.compile(source, arch="sm_80", fallback="never")
         except rtcompile.RtcompileError as error:
             return f"error: {str(error).splitlines()[0]}"
-        right = f"v{number}" in [symbol.name for symbol in cubin.symbols(code.code)]
+        right = f"v{number}" in [symbol.name for symbol in cubin.read_symbols(code.code)]
         return "right" if right else "wrong"
 """
 
