@@ -30,11 +30,11 @@ from rtcompile.frontends.lazy_code import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.object_code import KERNEL_MARKS
+from rtcompile.request.object_code import KERNEL_MARKS, BuildInfo
 from rtcompile.request.values import text
 
 if TYPE_CHECKING:
-    from rtcompile.request.object_code import BuildInfo, ObjectCode
+    from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.request.values import Arch, Backend, Fallback
     from rtcompile.types import Profile, Report
@@ -86,8 +86,6 @@ class BuildOwner:
         code = self.object_code
         if code is not None:
             return code.build
-        from rtcompile.request.object_code import BuildInfo
-
         return BuildInfo("", hit="file", why="path= is loaded as it is")
 
     @public

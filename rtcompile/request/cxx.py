@@ -21,7 +21,6 @@ BLANKS = " \t\v\f\r"
 MOST_READ = 256 << 10
 _Piece = tuple[str, int, int]
 _CODE, _COMMENT, _LITERAL, _HASH, _END = "code", "comment", "literal", "hash", "end"
-_INCLUDES = ("include", "include_next", "import")
 _LITERALS = "|".join(rf"{q}[^{q}\\\n]*(?:\\[\s\S]?[^{q}\\\n]*)*{q}?" for q in "\"'")
 # These patterns are compiled when needed, since few sources need them. A number may contain apostrophes. Letters that
 # end a word or a number are no prefix of a string.
@@ -50,13 +49,6 @@ class Directive:
         self.name = word_at(text, 0)
         self.body = text[len(self.name) :].lstrip(BLANKS)
         self.start, self.end = start, end
-
-    @property
-    def included(self) -> str:
-        """The operand of ``#include``: ``<a.h>``, ``"a.h"`` or a macro; ``""`` in other directives."""
-        if self.name not in _INCLUDES:
-            return ""
-        return re.match(r"""<[^>]*>|"[^"]*"|[\s\S]*""", self.body)[0]  # type: ignore[index]
 
 
 class Text:
