@@ -419,12 +419,20 @@ def read(bundle: Bundle) -> list[Contents]:
     """Return all builds of a bundle; raise `InvalidRequest` if a byte of it is damaged."""
     try:
         rows, found = from_bundle.read_rows(bundle), []
-        for row, queries in zip(rows, _queries(bundle), strict=True):
+        served = defaultdict[int, list[str]](
+            list
+        )  # the digests of the queries that each row serves
+        for query, numbers in bundle.queries.items():
+            for number in numbers:
+                served[number].append(query)
+        if unknown := served.keys() - set(range(len(rows))):
+            raise UnusableError(f"its index names row {min(unknown)}, which it does not have")
+        for number, row in enumerate(rows):
             code, checks = map(bundle.blob, (row.code, row.checks))
             bundles.read_checks(checks, defaultdict(str))
             if object_code.decode(row.sealed_key(), code) is None:
                 raise UnusableError(f"the build of {row.program} does not verify")
-            found.append(Contents(row, code, checks, queries))
+            found.append(Contents(row, code, checks, tuple(served[number])))
     except UnusableError as error:
         raise InvalidRequest(f"{bundle.path} cannot be used: {error}") from None
     if bundle.problem:
@@ -434,17 +442,6 @@ def read(bundle: Bundle) -> list[Contents]:
     if os.path.getsize(bundle.path) > end:
         raise InvalidRequest(f"{bundle.path}: the bytes from {end} on belong to no build")
     return found
-
-
-def _queries(bundle: Bundle) -> list[tuple[str, ...]]:
-    """Return the digests of the queries that each row serves."""
-    found: list[list[str]] = [[] for _ in bundle.rows]
-    for query, rows in bundle.queries.items():
-        for row in rows:
-            if row >= len(found):
-                raise UnusableError(f"its index names row {row}, which it does not have")
-            found[row].append(query)
-    return [tuple(queries) for queries in found]
 
 
 def write(path: str, builds: Iterable[Contents]) -> None:

@@ -65,9 +65,15 @@ def find_entry(what: str) -> inventory.Entry:
     raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
+_COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
+
+
 def _info(_: Namespace, store: Store) -> _Result:
     found = cache.info()
-    fields: dict[str, Any] = {**found.as_dict(), "levels": _counts(store)}
+    # The costs and savings of shared stores for this machine's processes.
+    stores = usage.stores if (usage := store.usage()) else {}
+    levels = {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
+    fields: dict[str, Any] = {**found.as_dict(), "levels": levels}
     sizes = (found.size, found.limit, found.precompiled_bytes)
     size, limit, headers = map(output.human_size, sizes)
     lines = [
@@ -79,7 +85,7 @@ def _info(_: Namespace, store: Store) -> _Result:
         lines.append(f"{found.fetched} builds fetched from shared stores")
     if found.precompiled_headers:
         lines.append(f"{found.precompiled_headers} precompiled headers, {headers}")
-    for name, counts in fields["levels"].items():
+    for name, counts in levels.items():
         lines.append(
             f"{name}: {counts['hits']:.0f} hits, {counts['misses']:.0f} misses, "
             f"{counts['bytes_read'] / 1e6:.1f} MB read, waited {counts['seconds_waited']:.1f} s, "
@@ -146,15 +152,6 @@ def _key(given: Namespace, _: Store) -> _Result:
             "entries of the old key are gone (RTCOMPILE_REMOTE_TTL), remove its line."
         )
     return {"file": path, "keys": shown}, "\n".join(lines)
-
-
-_COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
-
-
-def _counts(store: Store) -> dict[str, dict[str, float]]:
-    """Return the costs and savings of shared stores for this machine's processes."""
-    stores = usage.stores if (usage := store.usage()) else {}
-    return {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
 
 
 def _fields(entry: inventory.Entry) -> dict[str, Any]:

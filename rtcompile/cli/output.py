@@ -23,7 +23,6 @@ NO_KERNELS = (
     "no kernel is in it: mark a function __global__; a template has only the instances that "
     "-n names, such as -n 'f<float>'"
 )
-_ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
 
 def prepare_streams() -> None:
@@ -107,18 +106,19 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
     if isinstance(error, OSError) and error.strerror:
         prefix = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         text = f"{prefix}{error.strerror}"
+    pieces: styling.Styled = (("", text),)
     if isinstance(error, errors.RtcompileError):
         from rtcompile.messages import rendering
 
-        text = rendering.spelled(text, "command")
+        pieces = (("", rendering.spelled(text, "command")),)
         if isinstance(error, errors.CompileError):
             width = terminal_width(sys.stderr, 100)
-            message = rendering.render(error, width=width, frontend="command")
-            text = styling.painted(message, uses_color(given, sys.stderr))
-    if not _LOCATION.match(_ESCAPE.sub("", text)):
+            pieces = rendering.render(error, width=width, frontend="command")
+    text = styling.as_text(pieces)
+    if not _LOCATION.match(text):
         about = f"{file}: " if file and file not in text.partition("\n")[0] else ""
-        text = f"rtcompile {given.verb}: {about}{text}"
-    sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"rtcompile {given.verb}: {about}")
+    sys.stderr.write(f"{styling.painted(pieces, uses_color(given, sys.stderr))}\n")
 
 
 def error_fields(error: Exception) -> dict[str, Any]:

@@ -30,26 +30,24 @@ _REPLACE = (
 _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]
 
 
-_OPTIONS: dict[str, Any] = {
-    "socket_connect_timeout": CONNECT_SECONDS,
-    "socket_timeout": REPLY_SECONDS,
-    # Without HELLO, which old servers do not know, connecting needs no round trips.
-    "protocol": 2,
-    **dict.fromkeys(_GREETINGS),
-}
-_ALONE: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
-
-
 def _client(address: str) -> Any:
     """Return the client of a server or of a cluster."""
+    options: dict[str, Any] = {
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "socket_timeout": REPLY_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        # Without HELLO, which old servers do not know, connecting needs no round trips.
+        "protocol": 2,
+        **dict.fromkeys(_GREETINGS),
+    }
     scheme, _, rest = address.partition("://")
     # Valkey speaks the same protocol.
     plain = f"{scheme.removesuffix('+cluster').replace('valkey', 'redis')}://{rest}"
     if scheme.endswith("+cluster"):
         from redis.cluster import RedisCluster
 
-        return RedisCluster.from_url(plain, **_OPTIONS, retry=_ALONE["retry"])
-    return redis.Redis.from_url(plain, **_OPTIONS, **_ALONE)
+        return RedisCluster.from_url(plain, **options)
+    return redis.Redis.from_url(plain, **options, retry_on_error=[])
 
 
 class RedisStore:

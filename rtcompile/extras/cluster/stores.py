@@ -13,12 +13,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import queue
 import random
 import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -269,8 +269,7 @@ class Stores:
         self.leases = Leases(self.envelope)
         self._reported_at = self._renewed_at = time.monotonic()
         self._owner = os.getpid()
-        self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._unfinished = 0
+        self._tasks: deque[Callable[[], None]] = deque()  # the first may be running
         self._progress = threading.Condition()
         self._writer: threading.Thread | None = None
 
@@ -338,18 +337,21 @@ class Stores:
     def later(self, task: Callable[[], None]) -> None:
         """Run a task in the background, in the order of the calls."""
         with self._progress:
-            self._unfinished += 1
+            self._tasks.append(task)
+            self._progress.notify_all()
             if self._writer is None:
                 thread = threading.Thread(target=self._write, name="rtcompile-push", daemon=True)
                 self._writer = thread
                 thread.start()
-        self._pending.put(task)
 
     def _write(self) -> None:
         """Run the tasks, and renew this process's leases between them."""
         while True:
-            with suppress(queue.Empty):
-                self._run(self._pending.get(timeout=RENEW_SECONDS if self.leases.held else None))
+            with self._progress:
+                seconds = RENEW_SECONDS if self.leases.held else None
+                is_pending = self._progress.wait_for(lambda: self._tasks, seconds)
+            if is_pending:
+                self._run(self._tasks[0])
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
                 self.leases.renew()
                 self._renewed_at = time.monotonic()
@@ -364,20 +366,20 @@ class Stores:
                 warn(f"RTCOMPILE_REMOTE: a build could not be pushed: {error!r}.")
         finally:
             with self._progress:
-                self._unfinished -= 1
+                self._tasks.popleft()
                 self._progress.notify_all()
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until everything is written; return whether it is. At the process's end there are no `seconds`."""
         deadline = time.monotonic() + (_FLUSH_SECONDS if seconds is None else seconds)
         with self._progress:
-            while self._unfinished:
+            while self._tasks:
                 most = deadline - time.monotonic()
                 if seconds is None:
                     # A store that stopped responding may not have been detected yet.
                     most = min(most, REPLY_SECONDS)
                 if most <= 0 or not self._progress.wait(most):
-                    return not self._unfinished
+                    return not self._tasks
         return True
 
     def report(self) -> None:
