@@ -276,30 +276,20 @@ def _observed(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
         finally:
             observed = probes.end()
         return {**reply, "observed": observed, "trace": None}
-    before = len(system.stderr_text())
     reply = _compile(job, [*options, *_TRACE_INCLUDES])
-    trace: bytes | None = system.stderr_text()[before:]
-    if include_trace_refused(reply, trace or b""):
+    # A trace always contains NVRTC's built-in header; without one it is unknown what was read.
+    trace = system.stderr_text() or None
+    if "trace_includes" in reply["log"]:
         reply, trace = _compile(job, options), None
     return {**reply, "observed": None, "trace": trace}
 
 
-# Options with which the front end lists each header that it opens on stderr: undocumented, seen from 12.4 to 13.5, and
-# checked by `include_trace_refused`.
+# Options with which the front end lists each header that it opens on stderr: undocumented, seen from 12.4 to 13.5.
 _TRACE_INCLUDES = (b"-Xcudafe", b"--trace_includes")
 
 
-def include_trace_refused(reply: dict[str, Any], trace: bytes) -> bool:
-    # A trace always contains NVRTC's built-in header, unless an error precedes the first line. If there is neither a
-    # trace nor an error, this NVRTC lacks the option.
-    return "trace_includes" in reply["log"] or not (trace or reply["error"])
-
-
 def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    for path, text in job["texts"].items():
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(text)
+    system.write(job["texts"])
     expressions: list[bytes] = job["expressions"]
     program = Program(job["source"], job["name"])
     try:

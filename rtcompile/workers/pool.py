@@ -196,11 +196,8 @@ class Pool:
     def _zygote(self, loads: str) -> ZygoteProcess:
         with self._lock:
             found = self.zygotes.get(loads) or process.take(loads)
-            if found is None:
-                found = ZygoteProcess(self._idle)
-                found.load(loads)
-            self.zygotes[loads] = found
-            return found
+            self.zygotes[loads] = found or ZygoteProcess(self._idle, loads)
+            return self.zygotes[loads]
 
     def _forget(self, job: Job, worker: ZygoteProcess) -> None:
         with self._lock:

@@ -39,8 +39,9 @@ class ZygoteProcess:
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
     lock = forks.lock()
 
-    def __init__(self, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, idle: float = IDLE_SECONDS, loads: str | None = None) -> None:
         self.loads: str | None = None
+        self.is_ahead = loads is None  # it was started ahead, and has no job yet
         self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
@@ -61,6 +62,8 @@ class ZygoteProcess:
         finally:
             close_theirs(theirs)
         self._identities = {d: _identity(d) for d in (self.control.fileno(), self._stderr)}
+        if loads is not None:
+            self.load(loads)
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
 
@@ -142,34 +145,28 @@ def meaning_of(number: int) -> str:
 
 # --- the zygote that is started ahead ------------------------------------------------------------
 
-_ahead: ZygoteProcess | None = None  # without a job yet
-_ahead_lock = forks.lock()
-
 
 def start(loads: str = "") -> None:
     """Start a zygote without waiting, before this process's first job; `loads` is the NVRTC, once it is known."""
-    global _ahead
-    with _ahead_lock, suppress(OSError):  # the job that needs it will report the error
+    with ZygoteProcess.lock, suppress(OSError):  # the job that needs it will report the error
         occupy_standard()
         if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
-            _ahead = ZygoteProcess()
-        if _ahead is not None and loads and _ahead.loads is None:
-            _ahead.load(f"{NVRTC} {loads}")
+            ZygoteProcess()
+        for zygote in ZygoteProcess.alive:
+            if loads and zygote.loads is None:
+                zygote.load(f"{NVRTC} {loads}")
 
 
 def take(loads: str) -> ZygoteProcess | None:
     """Return the zygote that was started ahead if it suits such jobs, and only once; otherwise None."""
-    global _ahead
-    with _ahead_lock:
-        found = _ahead
-        if found is None or found.loads not in (None, loads):
-            return None
-        _ahead = None
-    if found not in ZygoteProcess.alive:
-        return None
-    if found.loads is None:
-        found.load(loads)
-    return found
+    with ZygoteProcess.lock:
+        for zygote in ZygoteProcess.alive:
+            if zygote.is_ahead and zygote.loads in (None, loads):
+                zygote.is_ahead = False
+                if zygote.loads is None:
+                    zygote.load(loads)
+                return zygote
+    return None
 
 
 # --- sockets and descriptors ---------------------------------------------------------------------
@@ -272,8 +269,6 @@ def interpreter() -> str:
 @forks.in_child
 def _forget_after_fork() -> None:
     # The zygotes belong to the parent and end with it, so the child starts its own.
-    global _ahead
-    _ahead = None
     for zygote in ZygoteProcess.alive:
         zygote.abandon()
     ZygoteProcess.alive.clear()

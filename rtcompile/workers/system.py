@@ -308,6 +308,15 @@ def _sweep(parent: str, own: str) -> None:
             os.close(descriptor)
 
 
+def write(files: dict[Any, bytes]) -> None:
+    """Write these files, by path, to the job's folder."""
+    for path, data in files.items():
+        if folder := os.path.dirname(path):
+            os.makedirs(folder, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+
 def remove(name: str, folder: int | None = None) -> None:
     """Remove the file or folder of this name, in an open folder if it is relative, as far as possible."""
     try:

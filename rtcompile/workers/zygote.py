@@ -465,11 +465,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     # bytes) and `results`, the names of files to read afterwards. The reply's `error` is "" unless the program could
     # not be started, `status` is negative for the signal that ended it, `log` has stdout and stderr, interleaved.
     begin = time.monotonic()
-    for name, data in job["files"].items():
-        if os.path.dirname(name):
-            os.makedirs(os.path.dirname(name), exist_ok=True)
-        with open(name, "wb") as file:
-            file.write(data)
+    system.write(job["files"])
     temporary = os.path.abspath(os.environ["TMPDIR"])  # a program may change its directory
     try:
         pid = os.posix_spawn(

@@ -133,13 +133,25 @@ def test_a_library_that_cannot_be_loaded_is_an_error_with_the_reason(tmp_path):
         compiled(Library(str(path), "12.9"), KERNEL)
 
 
-def test_a_missing_header_trace_is_noticed():
+@pytest.mark.parametrize(
+    ("log", "stderr", "trace", "compiles"),
+    [
+        pytest.param("", b"", None, 1, id="an option without effect"),
+        pytest.param(
+            "unrecognized option --trace_includes found", b"", None, 2, id="no such option"
+        ),
+        pytest.param(
+            "", b"__nv_nvrtc_builtin_header.h\n", b"__nv_nvrtc_builtin_header.h\n", 1, id="a trace"
+        ),
+    ],
+)
+def test_a_missing_header_trace_is_noticed(monkeypatch, log, stderr, trace, compiles):
     # The option is undocumented, so a build without it is the fallback.
-    is_rejected = worker_side.include_trace_refused
-    assert is_rejected({"log": "", "error": ""}, b"")
-    assert is_rejected({"log": "unrecognized option --trace_includes found", "error": "error"}, b"")
-    assert not is_rejected({"log": "", "error": ""}, b"__nv_nvrtc_builtin_header.h\n")
-    assert not is_rejected({"log": 'kernel.cu(1): error: identifier "x"', "error": "error"}, b"")
+    given: list[Any] = []
+    monkeypatch.setattr(worker_side, "_compile", lambda *job: given.append(job) or {"log": log})
+    monkeypatch.setattr(worker_side.system, "stderr_text", lambda: stderr)
+    assert worker_side._observed({"unobserved": True}, [])["trace"] == trace
+    assert len(given) == compiles
 
 
 def test_the_callers_process_loads_no_compiler():

@@ -30,7 +30,6 @@ PARENT = "ps -o ppid= -p $PPID"
 @pytest.fixture
 def own_zygotes(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Iterator[None]:
     """Start without workers, as a new program."""
-    monkeypatch.setattr(process, "_ahead", None)
     others, ZygoteProcess.alive = ZygoteProcess.alive, set()
     yield
     for zygote in list(ZygoteProcess.alive):
