@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.errors import limit_reached, own
@@ -200,12 +199,12 @@ class _Nvcc:
         moved = [flag.replace(FOLDER, IN_JOB) for flag in unit.flags]
         # The name is for diagnostics, __FILE__ and line information.
         name = unit.name.replace("\\", "\\\\").replace('"', '\\"')
-        files = {_SOURCE: f'#line 1 "{name}"\n{unit.source}\n'.encode()}
+        files = {_SOURCE: f'#line 1 "{name}"\n{unit.source}\n'.encode(), **texts}
         flags = (*_TARGET_FLAGS[unit.target], *moved, "-MD", "-MF", _TRACE)
-        outcome = self.run(flags, files, unit.target, texts)
+        outcome = self.run(flags, files, unit.target)
         if isinstance(outcome, CompileFailure) and units.missing_headers(outcome.log):
             # Without a header, the host compiler writes no rule. With -H, it prints each header that it opens.
-            again = self.run((*flags, "-Xcompiler=-H"), files, unit.target, texts)
+            again = self.run((*flags, "-Xcompiler=-H"), files, unit.target)
             if units.missing_headers(again.log):
                 outcome = outcome._replace(trace=tuple(_OPENED.findall(again.log)))
         if outcome.trace is None:
@@ -223,20 +222,16 @@ class _Nvcc:
         return outcome._replace(trace=trace)
 
     def run(
-        self,
-        flags: tuple[str, ...],
-        files: dict[str, bytes],
-        kind: str,
-        texts: Mapping[str, bytes] = MappingProxyType({}),
+        self, flags: tuple[str, ...], files: dict[str, bytes], kind: str
     ) -> Compiled | CompileFailure:
-        """Run NVCC on the files, with the headers passed as strings."""
+        """Run NVCC on the files, among which may be headers that were passed as strings."""
         has_host = any(flag.startswith(_HOST_COMPILER_FLAGS) for flag in flags)
         host = () if has_host else ("-ccbin", nvcc_path(self._host))
-        self.command = (self._path, *flags, *host, *files, "-o", _RESULT)
+        inputs = [name for name in files if not name.startswith(IN_JOB)]
+        self.command = (self._path, *flags, *host, *inputs, "-o", _RESULT)
         environ = units.nvcc_environ(getattr(own, "environ", None) or os.environ)
         # NVCC searches PATH for its other tools, even if NVCC itself was not found there.
         environ["PATH"] = os.path.dirname(self._path) + os.pathsep + environ.get("PATH", os.defpath)
-        files = {**files, **texts}
         job: dict[str, Any] = {
             "command": list(self.command),
             "environ": environ,

@@ -99,12 +99,7 @@ def observe(
     function: str, unit: TranslationUnit, library: Library, limits: Limits, **more: Any
 ) -> tuple[dict[str, Any] | CompileFailure, float]:
     """Compile a unit by a function of `workers.libraries`; return its reply and the seconds in the queue."""
-    arguments = {
-        **observed.job_fields(unit, unit.flags),
-        "pch": b"",
-        "create_pch": b"",
-        **more,
-    }
+    arguments = {**observed.job_fields(unit, unit.flags), **more}
     result = pool.run(job_of(library, function, arguments), limits)
     if isinstance(result, pool.Crash):
         return _death(result, library, unit.flags, limits), 0.0

@@ -174,11 +174,11 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     if job.get("reusable"):
         _keep_freed_memory()
     options: list[bytes] = job["options"]
-    path: bytes = job["pch"] or job.get("create_pch", b"")
+    path: bytes = job.get("pch") or job.get("create_pch", b"")
     if path and _heap_is_pinned is None:
         _pin_heap()
     tried = bool(path and _heap_is_pinned)
-    flag = b"--use-pch=" if job["pch"] else b"--create-pch="
+    flag = b"--use-pch=" if job.get("pch") else b"--create-pch="
     header = [flag + path] if tried else []
     times = system.memfd()  # instead of a file per compile
     option = b"--time=/proc/self/fd/%d" % times
