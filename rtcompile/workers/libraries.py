@@ -75,9 +75,7 @@ def probes_see_all() -> bool:
     probes.begin({"provided": [here]}, reports=False)
     try:
         options = [b"--minimal"] if _NO_CACHE in _always else []
-        reply = _compile(
-            {"source": source, "name": b"check.cu", "expressions": [], "texts": {}}, options
-        )
+        reply = _compile({"source": source, "name": b"check.cu"}, options)
     finally:
         observed = probes.end()
     return (
@@ -99,11 +97,10 @@ def _pin_heap() -> None:
 
 
 def _allocate_heap() -> None:
-    try:
-        Program(_NOOP, b"warm.cu").compile([b"--use-pch=/nonexistent"])
+    # NVRTC allocates the heap before it notices the missing file.
+    reply = _compile({"source": _NOOP, "name": b"warm.cu"}, [b"--use-pch=/nonexistent"])
+    if not reply["error"]:
         raise AssertionError("NVRTC ignores --use-pch")
-    except CallError:
-        return  # intended: NVRTC allocates the heap before it notices the missing file
 
 
 class CallError(Exception):
@@ -131,31 +128,6 @@ def _result(name: str, handle: ctypes.c_void_p) -> bytes:
     buffer = ctypes.create_string_buffer(max(1, size.value))
     _call(name, handle, buffer)
     return buffer.raw[: size.value]
-
-
-class Program:
-    """An `nvrtcProgram`."""
-
-    def __init__(self, source: bytes, name: bytes) -> None:
-        self.handle = ctypes.c_void_p()
-        _call("nvrtcCreateProgram", ctypes.byref(self.handle), source, name, 0, None, None)
-
-    def compile(self, options: list[bytes]) -> None:
-        """Compile; raise `CallError` if that fails."""
-        given = [*_always, *(option for option in options if option != _NO_CACHE)]
-        _call(
-            "nvrtcCompileProgram", self.handle, len(given), (ctypes.c_char_p * len(given))(*given)
-        )
-
-    def lowered_name(self, expression: bytes) -> bytes:
-        """Return the symbol of an expression."""
-        name = ctypes.c_char_p()
-        _call("nvrtcGetLoweredName", self.handle, expression, ctypes.byref(name))
-        return name.value or b""
-
-    def log(self) -> str:
-        """Return the log so far."""
-        return system.log_text(_result("nvrtcGetProgramLog", self.handle).rstrip(b"\0"))
 
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
@@ -289,27 +261,34 @@ _TRACE_INCLUDES = (b"-Xcudafe", b"--trace_includes")
 
 
 def _compile(job: dict[str, Any], options: list[bytes]) -> dict[str, Any]:
-    system.write(job["texts"])
-    expressions: list[bytes] = job["expressions"]
-    program = Program(job["source"], job["name"])
+    system.write(job.get("texts", {}))
+    target: str = job.get("target", "cubin")
+    program, name, lowered = ctypes.c_void_p(), ctypes.c_char_p(), {}
+    _call("nvrtcCreateProgram", ctypes.byref(program), job["source"], job["name"], 0, None, None)
+    given = [*_always, *(option for option in options if option != _NO_CACHE)]
+    expressions: list[bytes] = job.get("expressions", [])
     try:
         for expression in expressions:
-            _call("nvrtcAddNameExpression", program.handle, expression)
-        program.compile(options)
-        target: str = job["target"]
-        code = _result(f"nvrtcGet{target.upper()}", program.handle)
-        lowered = {e.decode(): program.lowered_name(e).decode() for e in expressions}
+            _call("nvrtcAddNameExpression", program, expression)
+        _call("nvrtcCompileProgram", program, len(given), (ctypes.c_char_p * len(given))(*given))
+        code = _result(f"nvrtcGet{target.upper()}", program)
+        for expression in expressions:
+            _call("nvrtcGetLoweredName", program, expression, ctypes.byref(name))
+            lowered[expression.decode()] = (name.value or b"").decode()
     except CallError as error:
         kind = "memory" if error.code == _OUT_OF_MEMORY else "error"
-        return {"error": kind, "log": program.log() or str(error)}
+        return {"error": kind, "log": _log(program) or str(error)}
+    log = _log(program)
     if not code:
         # NVRTC 13 does this for WMMA code compiled without a real architecture.
-        log = f"{program.log()}NVRTC reported success but made no {target}.\n"
-        return {"error": "error", "log": log}
-    log = program.log()
+        return {"error": "error", "log": f"{log}NVRTC reported success but made no {target}.\n"}
     if job.get("reusable"):
-        _call("nvrtcDestroyProgram", ctypes.byref(program.handle))  # otherwise the process ends
+        _call("nvrtcDestroyProgram", ctypes.byref(program))  # otherwise the process ends
     return {"error": "", "log": log, "code": code, "lowered_names": lowered}
+
+
+def _log(program: ctypes.c_void_p) -> str:
+    return system.log_text(_result("nvrtcGetProgramLog", program).rstrip(b"\0"))
 
 
 # --- nvJitLink ---------------------------------------------------------------------------------------

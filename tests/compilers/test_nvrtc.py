@@ -232,7 +232,7 @@ def test_a_worker_does_not_load_the_driver(fixture, request, tmp_path):
         from rtcompile.workers import libraries as nvrtc
         nvrtc.load({paths!r})
         nvrtc._always.clear()
-        nvrtc.Program(b"", b"k.cu").compile([])
+        nvrtc._compile({{"source": b"", "name": b"k.cu"}}, [])
         """,
     ), "if this NVRTC no longer queries the driver, --no-cache is not needed"
     (tmp_path / "loaded").unlink()

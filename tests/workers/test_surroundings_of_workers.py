@@ -95,12 +95,12 @@ def starts():
 nvrtc._pin_heap = lambda: None  # it is pinned below
 nvrtc.load({libraries!r})
 if {used}:
-    nvrtc.Program(b"", b"k.cu").compile([])
+    nvrtc._compile({{"source": b"", "name": b"k.cu"}}, [])
 if {taken}:
     assert libc.mmap(probes.HEAP_BASE + 4096, 4096, 0, 0x22 | 0x100000, -1, 0) == probes.HEAP_BASE + 4096
 pinned = probes.pin_heap(nvrtc._library, nvrtc._allocate_heap)
 assert not any(probes.HEAP_BASE < start < probes.HEAP_BASE + probes.HEAP_SIZE for start in starts()) or {taken}
-nvrtc.Program(b"", b"k.cu").compile([])
+nvrtc._compile({{"source": b"", "name": b"k.cu"}}, [])
 assert pinned == (probes.HEAP_BASE in starts()), "it stays there"
 print(pinned)
 """
