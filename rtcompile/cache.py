@@ -189,5 +189,5 @@ def opened() -> tuple[Settings, Store]:
         step = "set RTCOMPILE_CACHE_DIR to a folder of your own"
         raise InvalidRequest(f"the cache is not used: {error}; {step}") from None
     # RTCOMPILE_JIT=0 keeps programs from writing to the cache, but not callers of these functions.
-    settings = settings.replace(jit=True)
+    settings = settings._replace(jit=True)
     return settings, Store.open(settings)

@@ -7,7 +7,8 @@ import os
 import sys
 
 from rtcompile.errors import InvalidRequest, shown, warn
-from rtcompile.request.values import Value, absolute, one_of, truth
+from rtcompile.named import NamedTuple
+from rtcompile.request.values import absolute, one_of, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,70 +75,58 @@ def _count(name: str, given: str) -> int:
     return value
 
 
-# Each field's variable, its default, and the function that parses the variable.
-_FIELDS: dict[str, tuple[str, Any, Callable[[str, str], Any]]] = {
-    "cache_size": ("RTCOMPILE_CACHE_SIZE", 4 << 30, size),
-    "cache_on_disk": ("CUPY_CACHE_IN_MEMORY", True, lambda name, given: not flag(name, given)),
-    "fallback": ("RTCOMPILE_FALLBACK", "auto", lambda name, given: one_of(name, given, FALLBACKS)),
-    "pch": ("RTCOMPILE_PCH", True, flag),
-    "timeout": ("RTCOMPILE_TIMEOUT", None, seconds),
-    "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", None, size),
-    "jobs": ("RTCOMPILE_JOBS", None, _count),
-    "log": ("RTCOMPILE_LOG", None, lambda name, given: one_of(name, given.lower(), LOG_LEVELS)),
-    "jit": ("RTCOMPILE_JIT", True, flag),
-    "ahead": ("RTCOMPILE_AHEAD", True, flag),
-    "progress": ("RTCOMPILE_PROGRESS", True, flag),
-    "debug": ("CUPY_CUDA_COMPILE_WITH_DEBUG", False, flag),
-    "save_source": ("CUPY_CACHE_SAVE_CUDA_SOURCE", False, flag),
-    "dump_source_on_error": ("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", False, flag),
-    "ptx": ("CUPY_COMPILE_WITH_PTX", False, flag),
-    "recompile": ("", False, flag),  # set by an argument only
+# Each field's variable, and the function that parses the variable.
+_READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "cache_size": ("RTCOMPILE_CACHE_SIZE", size),
+    "cache_on_disk": ("CUPY_CACHE_IN_MEMORY", lambda name, given: not flag(name, given)),
+    "fallback": ("RTCOMPILE_FALLBACK", lambda name, given: one_of(name, given, FALLBACKS)),
+    "pch": ("RTCOMPILE_PCH", flag),
+    "timeout": ("RTCOMPILE_TIMEOUT", seconds),
+    "memory_limit": ("RTCOMPILE_MEMORY_LIMIT", size),
+    "jobs": ("RTCOMPILE_JOBS", _count),
+    "log": ("RTCOMPILE_LOG", lambda name, given: one_of(name, given.lower(), LOG_LEVELS)),
+    "jit": ("RTCOMPILE_JIT", flag),
+    "ahead": ("RTCOMPILE_AHEAD", flag),
+    "progress": ("RTCOMPILE_PROGRESS", flag),
+    "debug": ("CUPY_CUDA_COMPILE_WITH_DEBUG", flag),
+    "save_source": ("CUPY_CACHE_SAVE_CUDA_SOURCE", flag),
+    "dump_source_on_error": ("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", flag),
+    "ptx": ("CUPY_COMPILE_WITH_PTX", flag),
     "bundles": (
         "RTCOMPILE_BUNDLES",
-        (),
         lambda _, given: tuple(filter(None, given.split(os.pathsep))),
     ),
-    "remote": ("RTCOMPILE_REMOTE", "", lambda _, given: given),
+    "remote": ("RTCOMPILE_REMOTE", lambda _, given: given),
 }
 # The first four name the cache's folder: see `cache_dir`.
 SETTINGS_VARIABLES = (
     *("CUPY_CACHE_DIR", "RTCOMPILE_CACHE_DIR", "TMPDIR", "XDG_CACHE_HOME"),
-    *[variable for variable, _, _ in _FIELDS.values() if variable],
+    *[variable for variable, _ in _READERS.values()],
 )
 
 
-class Settings(Value):
+class Settings(NamedTuple):
     """The environment's settings, in seconds and bytes."""
 
-    __slots__ = ("cache_dir", *_FIELDS)
-
     cache_dir: str
-    cache_size: int
-    cache_on_disk: bool
-    fallback: str
-    pch: bool
-    timeout: float | None
-    memory_limit: int | None
-    jobs: int | None
-    log: str | None
-    jit: bool
-    ahead: bool
-    progress: bool
-    debug: bool
-    save_source: bool
-    dump_source_on_error: bool
-    ptx: bool
-    recompile: bool
-    bundles: tuple[str, ...]
-    remote: str
-
-    def __init__(self, cache_dir: str, **given: Any) -> None:
-        set_ = object.__setattr__
-        set_(self, "cache_dir", cache_dir)
-        for name, (_, default, _read) in _FIELDS.items():
-            set_(self, name, given.pop(name, default))
-        if given:
-            raise TypeError(f"Settings has no {', '.join(given)}")
+    cache_size: int = 4 << 30
+    cache_on_disk: bool = True
+    fallback: str = "auto"
+    pch: bool = True
+    timeout: float | None = None
+    memory_limit: int | None = None
+    jobs: int | None = None
+    log: str | None = None
+    jit: bool = True
+    ahead: bool = True
+    progress: bool = True
+    debug: bool = False
+    save_source: bool = False
+    dump_source_on_error: bool = False
+    ptx: bool = False
+    recompile: bool = False  # set by an argument only
+    bundles: tuple[str, ...] = ()
+    remote: str = ""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -145,7 +134,7 @@ class Settings(Value):
         env = os.environ if environ is None else environ
         given = {
             name: read(variable, env[variable])
-            for name, (variable, _, read) in _FIELDS.items()
+            for name, (variable, read) in _READERS.items()
             if env.get(variable)
         }
         return cls(cache_dir(env), **given)
@@ -176,7 +165,7 @@ class Settings(Value):
             changes["timeout"] = seconds("timeout", _number("timeout", timeout))
         if memory_limit is not None:
             changes["memory_limit"] = size("memory_limit", _number("memory_limit", memory_limit))
-        return self.replace(**changes) if changes else self
+        return self._replace(**changes) if changes else self
 
 
 def refuse_contradiction(backend: str, fallback: str | None) -> None:

@@ -32,7 +32,7 @@ def compile(query: Query) -> ObjectCode:
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
-        query.settings = query.settings.replace(timeout=TimeLimit(timeout, query.begun))
+        query.settings = query.settings._replace(timeout=TimeLimit(timeout, query.begun))
     shown: AbstractContextManager[None] = nullcontext()
     if query.settings.progress and not query.quiet and is_watched():
         from rtcompile.workers import pool
@@ -188,10 +188,10 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
     ):
         files = files_of(code.build) or FileSet()
         files = files.replaced(uncacheable="not known to hold for the request")
-        return Found(code.replace(build=code.build.replace(headers=files)), Record(files))
+        return Found(code.replace(build=code.build.replace(files=files)), Record(files))
     if not decided.linked_files.is_empty:
-        record = record.replace(files=record.files.joined(decided.linked_files))
-        code = code.replace(build=code.build.replace(headers=record.files))
+        record = record._replace(files=record.files.joined(decided.linked_files))
+        code = code.replace(build=code.build.replace(files=record.files))
     return Found(code, record)
 
 
@@ -228,7 +228,7 @@ def plan_of(query: Query) -> Plan:
     """Return the plan of a query, made at first use, and open its store."""
     if query.plan is None:
         settings = query.settings
-        for_links = settings.replace(jit=False) if query.only_cached else settings
+        for_links = settings._replace(jit=False) if query.only_cached else settings
         request = with_headers(query.request)
         inputs = partial(plans.linker_inputs, request, for_links, _linked) if request.link else None
         query.plan = plans.plan(request, settings, query.capability, inputs)

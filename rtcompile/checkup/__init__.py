@@ -245,7 +245,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
 def builds(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
     seconds = settings.timeout or _SECONDS
-    settings = settings.replace(cache_on_disk=False, jit=True, pch=False, timeout=seconds)
+    settings = settings._replace(cache_on_disk=False, jit=True, pch=False, timeout=seconds)
     driver, arch = _driver(), Arch(8, 0)
     if driver is not None and toolchain.nvrtc is not None:
         with suppress(RtcompileError):

@@ -338,7 +338,7 @@ def keep_in_index(query: Query, found: Found) -> None:
     name = query.name() if found.record.object_key else ""
     if name:
         provided = [each.path.rstrip("/") + "/" for each in query.plan.toolchain.search]
-        record = found.record.replace(notes=found.obj.build.notes)
+        record = found.record._replace(notes=found.obj.build.notes)
         _publish(query, name, encode_records(name, [record], provided=tuple(provided)))
 
 

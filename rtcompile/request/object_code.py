@@ -9,6 +9,7 @@ from types import MappingProxyType
 from rtcompile.errors import InvalidRequest, RtcompileError, shown
 from rtcompile.files import sealed
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet, joined, texts_in
+from rtcompile.named import NamedTuple
 from rtcompile.request.values import Arch, Value, one_of
 
 TYPE_CHECKING = False
@@ -29,7 +30,7 @@ _NAMES_SHOWN = 3  # the most lowered names in a repr
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
-class BuildInfo(Value):
+class BuildInfo(NamedTuple):
     """How an `ObjectCode` was built or found.
 
     Attributes
@@ -57,45 +58,21 @@ class BuildInfo(Value):
     """
 
     backend: str
-    log: str
-    _files: tuple[Header, ...] | FileSet  # what the property `headers` returns, or decodes it from
-    milliseconds: float
-    hit: str | None
-    why: str
-    compiler: str
-    notes: tuple[str, ...]
-    compiled_in: float
-    __slots__ = tuple(__annotations__)
-    _fields = tuple([name.replace("_files", "headers") for name in __slots__])
-    _attributes = __slots__  # a copy gets the file set itself, so no headers are decoded
-
-    def __init__(
-        self,
-        backend: str,
-        log: str = "",
-        headers: tuple[Header, ...] | FileSet = (),
-        milliseconds: float = 0.0,
-        hit: str | None = None,
-        why: str = "",
-        compiler: str = "",
-        notes: tuple[str, ...] = (),
-        compiled_in: float = 0.0,
-    ) -> None:
-        set_ = object.__setattr__  # a loop over the names would take twice the time
-        set_(self, "backend", backend)
-        set_(self, "log", log)
-        set_(self, "_files", headers)
-        set_(self, "milliseconds", milliseconds)
-        set_(self, "hit", hit)
-        set_(self, "why", why)
-        set_(self, "compiler", compiler)
-        set_(self, "notes", notes)
-        set_(self, "compiled_in", compiled_in)
+    log: str = ""
+    files: (
+        tuple[Header, ...] | FileSet
+    ) = ()  # what the property `headers` returns, or decodes it from
+    milliseconds: float = 0.0
+    hit: str | None = None
+    why: str = ""
+    compiler: str = ""
+    notes: tuple[str, ...] = ()
+    compiled_in: float = 0.0
 
     @property
     def headers(self) -> tuple[Header, ...]:
         """Every header that was read; a hit decodes them at the first access."""
-        files = self._files
+        files = self.files
         return files if isinstance(files, tuple) else files.headers
 
     @property
@@ -106,15 +83,22 @@ class BuildInfo(Value):
         found = rtcompile.explain(self.log) if "warning" in self.log else ()
         return tuple([each for each in found if each.severity == "warning"])
 
+    def replace(self, **changes: Any) -> BuildInfo:
+        """Return a copy with some fields changed; TypeError for a field that it does not have."""
+        return self._replace(**changes)
+
     def __repr__(self) -> str:
-        hidden = ("log", "headers")
+        hidden = ("log", "files")
         fields = [f"{k}={getattr(self, k)!r}" for k in self._fields if k not in hidden]
         return f"BuildInfo({', '.join(fields)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BuildInfo, tuple(self._replace(files=self.headers))
 
 
 def files_of(build: BuildInfo) -> FileSet | None:
     """Return the files that a build depends on; None if they were not recorded."""
-    return None if isinstance(build._files, tuple) else build._files
+    return None if isinstance(build.files, tuple) else build.files
 
 
 class ObjectCode(Value):
@@ -348,7 +332,7 @@ MOST_LISTED = 16  # records of one key
 _RECORD_FIELDS = 1 + PACKED_FIELDS
 
 
-class Record(Value):
+class Record(NamedTuple):
     """One build: its outcome, compiler, notes, and the files that it depends on.
 
     The outcome is the object under `object_key`, or a `failure`, or neither if the build must not be kept, for a
@@ -357,32 +341,12 @@ class Record(Value):
     """
 
     files: FileSet
-    object_key: str
-    backend: str
-    compiler: str
-    reason: str
-    failure: CompileFailure | None
-    notes: tuple[str, ...]
-    __slots__ = tuple(__annotations__)
-
-    def __init__(
-        self,
-        files: FileSet,
-        object_key: str = "",
-        backend: str = "",
-        compiler: str = "",
-        reason: str = "",
-        failure: CompileFailure | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        set_ = object.__setattr__
-        set_(self, "files", files)
-        set_(self, "object_key", object_key)
-        set_(self, "backend", backend)
-        set_(self, "compiler", compiler)
-        set_(self, "reason", reason)
-        set_(self, "failure", failure)
-        set_(self, "notes", notes)
+    object_key: str = ""
+    backend: str = ""
+    compiler: str = ""
+    reason: str = ""
+    failure: CompileFailure | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def slot(self) -> tuple[str, str]:

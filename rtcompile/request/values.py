@@ -30,13 +30,10 @@ class Value:
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
-    _attributes: tuple[str, ...] = ()  # the attribute of each field's constructor argument
 
     def __init_subclass__(cls) -> None:
         if "_fields" not in cls.__dict__:
             cls._fields = tuple(cls.__slots__)
-        if "_attributes" not in cls.__dict__:
-            cls._attributes = cls._fields
 
     def _values(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
@@ -65,15 +62,10 @@ class Value:
     @public
     def replace(self: V, **changes: Any) -> V:
         """Return a copy with some fields changed; TypeError for a field that it does not have."""
-        values = [getattr(self, name) for name in self._attributes]
-        return type(self)(**{**dict(zip(self._fields, values, strict=True)), **changes})
+        return type(self)(**{**self._named(), **changes})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._named())
-
-
-def _restored(cls: type[V], fields: dict[str, Any]) -> V:
-    return cls(**fields)
+        return type(self), self._values()
 
 
 # --- Checks of a caller's arguments ---------------------------------------------------------------

@@ -151,7 +151,7 @@ class Store:
             if fresh is None or obj is None:
                 continue
             if fresh is not files:
-                record = record.replace(files=fresh)
+                record = record._replace(files=fresh)
                 if written := self._put_build(inputs, record, obj):
                     self._wrote(written)
             self._remember(inputs, record, obj)
@@ -185,7 +185,7 @@ class Store:
                 if now is None:
                     return None
                 if now is not record.files:
-                    record = record.replace(files=now)
+                    record = record._replace(files=now)
                     self.keep_failure(inputs, record)
                 return record
         return None
@@ -210,7 +210,7 @@ class Store:
     def keep_failure(self, inputs: KeyInputs, record: Record) -> None:
         """Keep a failure, in memory if it cannot be written, unless it depends on the time of the build."""
         if not reason_against(inputs):
-            record = record.replace(compiler=inputs.all_compilers())
+            record = record._replace(compiler=inputs.all_compilers())
             self._forget_in_memory(inputs)
             if written := self._put(inputs, record, inputs.lookup_key):
                 self._wrote(written)

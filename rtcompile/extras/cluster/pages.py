@@ -93,7 +93,7 @@ def _names(build: Record) -> tuple[object, ...]:
 def _by_object(key: str, data: bytes) -> dict[str, Record]:
     """Return the records of builds that were kept by their object keys, without stats."""
     kept = [each for each in decode_records(key, data) or () if each.object_key]
-    return {each.object_key: each.replace(files=each.files.without_stats()) for each in kept}
+    return {each.object_key: each._replace(files=each.files.without_stats()) for each in kept}
 
 
 # --- one build in the stores -------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def _usable(inputs: KeyInputs, records: bytes) -> Iterator[Record]:
         if inputs.serves(build.backend, build.compiler):
             fresh = build.files.refreshed()
             if fresh is not None:
-                yield build.replace(files=fresh)
+                yield build._replace(files=fresh)
 
 
 def _builds_in(inputs: KeyInputs, records: bytes) -> tuple[Record, ...]:
