@@ -235,7 +235,7 @@ def _warnings(shown: Any) -> list[styling.Styled]:
     if not isinstance(shown, CellModule):
         return []
     source = shown.built.request.source
-    found = [d for d in shown.build.warnings if d.file == PROGRAM]
+    found = [d for d in shown.code.build.warnings if d.file == PROGRAM]
     return [render([warning], source=source, name=PROGRAM) for warning in found]
 
 
@@ -265,7 +265,9 @@ def _rows(shown: Any) -> Iterator[list[str]]:
         for kernel in shown.kernels.values():
             yield from _rows(kernel)
     elif isinstance(shown, CellKernel):
-        yield _cells(shown.signature, shown.code, shown.resources)
+        is_cubin = shown.code.kind == "cubin"
+        found = shown.code.report(shown.symbol).kernels[0] if is_cubin else None
+        yield _cells(shown.signature, shown.code, found)
     else:
         name = getattr(shown, "name", None)
         for code in [shown] if isinstance(shown, ObjectCode) else shown.codes:

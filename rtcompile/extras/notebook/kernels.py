@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +13,6 @@ from rtcompile import CompileRequest, InvalidRequest, ObjectCode
 from rtcompile.errors import public
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
-from rtcompile.types import KernelReport, Report
 
 # The source's name. The cell's number is not in it, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
@@ -160,44 +158,16 @@ class CellBuild:
         )
 
 
-class _OfCode:
-    """The common methods of objects with code: report, advice, build information, and saving to a file."""
-
-    @property
-    def code(self) -> ObjectCode:
-        """The code of the build that contains this object."""
-        return self.built.code
-
-    built: CellBuild
-
-    @property
-    def build(self) -> rtcompile.types.BuildInfo:
-        """How the code was built or found: backend, cache hit, milliseconds, headers, log."""
-        return self.code.build
-
-    def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the code to a file, and return its path."""
-        return self.code.save(path)
-
-    symbol: str | None = None  # of one kernel
-
-    @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return registers, memory and occupancy of the kernel, or of each, as `RawKernel.report` does."""
-        return self.code.report(self.symbol, block, dynamic_shared=dynamic_shared)
-
-
-class CellKernel(_OfCode):
+class CellKernel:
     """A kernel of a cell, called like CuPy's: ``kernel(grid, block, args)``.
 
     Numbers are converted to the types of the parameters, and an array of another element type is an error.
     """
 
-    symbol: str
-
     def __init__(self, text: KernelText, built: CellBuild, name: str, symbol: str) -> None:
         self.name = name
         self.built = built
+        self.code = built.code
         self.symbol = symbol
         parameters = _substituted(text, name)
         self.signature = f"{name}({parameters})"
@@ -223,11 +193,6 @@ class CellKernel(_OfCode):
     def raw(self) -> Any:
         """The `RawKernel`, with CuPy's attributes."""
         return self.built.module.get_function(self.symbol)
-
-    @property
-    def resources(self) -> KernelReport | None:
-        """The kernel's registers and memory; None if the code is not a cubin."""
-        return self.report().kernels[0] if self.code.kind == "cubin" else None
 
     def __repr__(self) -> str:
         return self.signature
@@ -264,7 +229,7 @@ class CellTemplate:
         return self.signature
 
 
-class CellModule(_OfCode):
+class CellModule:
     """One cell, compiled by `build`: its kernels by name."""
 
     def __init__(
@@ -277,8 +242,9 @@ class CellModule(_OfCode):
         self._texts = find(request.source)
         texts = {name: self._text_of(name) for name in request.name_expressions}
         self.built = CellBuild(request, build(request))
+        self.code = self.built.code
         self._instances: list[CellBuild] = []
-        named = self.built.code.lowered_names
+        named = self.code.lowered_names
         found: dict[str, CellKernel | CellTemplate] = {}
         for text in self._texts:
             if text.template is not None:
