@@ -197,14 +197,14 @@ class Query:
 
 def depends_on_directory(request: CompileRequest) -> bool:
     """Return whether an option may contain a path relative to the working directory."""
-    known = request._memo.get("directory")
+    known = request.__dict__.get("directory")
     if known is None:
         # One string may hold several options: "-DN=1 -I include".
         known = False
         for option in request.options:
             for word in option.split():
                 known = known or not word.startswith(_ANYWHERE)
-        request._memo["directory"] = known
+        request.__dict__["directory"] = known
     return bool(known)
 
 

@@ -7,6 +7,7 @@ from _collections_abc import Mapping  # `collections.abc` is the same, and loads
 
 from rtcompile.errors import InvalidRequest, shown
 from rtcompile.files.sealed import content_digest, read_given
+from rtcompile.named import computed_once
 from rtcompile.request.object_code import TARGETS, ObjectCode
 from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
 from rtcompile.request.values import path as checked_path
@@ -65,8 +66,7 @@ class CompileRequest(Value):
     allow_fixups: bool
     may_pass_over_arch: bool
     _fields = tuple(__annotations__)
-    __slots__ = ("_memo", *_fields)
-    _memo: dict[str, Any]
+    __slots__ = ("__dict__", *_fields)  # with what is computed once
 
     def __init__(
         self,
@@ -86,7 +86,6 @@ class CompileRequest(Value):
         # Every public function makes a request, so these arguments are checked only here.
         set_ = object.__setattr__
         set_(self, "source", text("source", source))
-        set_(self, "_memo", {})
         options = strings("options", options)
         if include_dirs is not _NONE:
             options += folder_options("include_dirs", include_dirs)
@@ -119,13 +118,10 @@ class CompileRequest(Value):
         if arch is not None and not ignores_arch and fixups and names_architecture(self):
             refuse_two_architectures(self)  # hooks of other libraries may name two
 
-    @property
+    @computed_once
     def source_digest(self) -> str:
         """The source's digest, which keys contain instead of the long source."""
-        found: str | None = self._memo.get("source")
-        if found is None:
-            found = self._memo["source"] = content_digest(self.source.encode())
-        return found
+        return content_digest(self.source.encode())
 
 
 def folder_options(name: str, given: object) -> tuple[str, ...]:
