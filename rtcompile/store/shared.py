@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from rtcompile.files import fileset as fileset
 from rtcompile.request import key as key
-from rtcompile.request import object_code as object_code
 from rtcompile.request.key import KeyInputs as KeyInputs
 from rtcompile.request.object_code import MOST_LISTED as MOST_LISTED
 from rtcompile.request.object_code import ObjectCode as ObjectCode

@@ -123,9 +123,8 @@ def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     entry = stores.levels[0].store.get(store_key("object", "k"))
     stores.levels[0].store.put(store_key("object", "swapped"), entry)
 
-    with pytest.warns(RtcompileWarning, match="RTCOMPILE_REMOTE_KEY_FILE"):
+    with pytest.warns(RtcompileWarning, match="its signature is not .*RTCOMPILE_REMOTE_KEY_FILE"):
         assert stores.get("object", "swapped") is None
-    assert "signature" in stores.levels[0].problem
 
 
 @pytest.mark.needs_redis

@@ -55,7 +55,6 @@ class Level:
         self.store: Any = store  # also with methods that not all stores have
         self.counts: Counter[str] = Counter()
         self.here = _Here()
-        self.problem = ""  # the last one, "" if there was none
         self.is_silent = False  # whether it is paused because it did not respond
         self.credit = _FIRST_CREDIT  # seconds for which builds may still wait for it
         self.waited = self.spared = 0.0  # seconds
@@ -208,7 +207,7 @@ class Level:
                 self._pause(problem, silent=True)
             elif problem:
                 self._not_written_until = now + _NOT_WRITTEN_SECONDS
-                self._fail(problem, f"is not written to for a minute: {problem}")
+                self._fail(f"is not written to for a minute: {problem}")
 
     def _pause(self, why: str, *, silent: bool) -> None:
         seconds, self._next_pause = self._next_pause, min(2 * self._next_pause, _MOST_PAUSE)
@@ -216,7 +215,7 @@ class Level:
         self.credit = max(self.credit, _TRIAL_CREDIT)
         self.is_silent = silent
         self.pauses += 1
-        self._fail(why, f"is paused for {seconds:.0f} s: {why}")
+        self._fail(f"is paused for {seconds:.0f} s: {why}")
 
     # --- what look-ups found -------------------------------------------------------------
 
@@ -257,12 +256,10 @@ class Level:
         """Count an entry that is not valid, with a warning for the first."""
         hint = "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?"
         self.counts["refused"] += 1
-        text = f"returned an entry that is not used: {problem}"
-        self._fail(f"an entry was refused: {problem}", text, hint)
+        self._fail(f"returned an entry that is not used: {problem}", hint)
 
-    def _fail(self, problem: str, what: str, hint: str = _HINT) -> None:
+    def _fail(self, what: str, hint: str = _HINT) -> None:
         self.counts["failures"] += 1
-        self.problem = problem
         note(f"shared store {self.store.name} {what}")
         if not self._has_warned:
             self._has_warned = True

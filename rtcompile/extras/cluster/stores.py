@@ -154,9 +154,8 @@ class Leases:
                 lease = Lease(level, self._envelope, key, program)
                 lease.looked_at = looked_at
                 try:
-                    return self._take(lease, look, most, waits)
-                except LeasesUnsupportedError as error:
-                    level.problem = str(error)
+                    with suppress(LeasesUnsupportedError):
+                        return self._take(lease, look, most, waits)
                 finally:
                     level.here.waits_for_node = False
         return None
