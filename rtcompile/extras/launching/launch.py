@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 runtime = cupy.cuda.runtime
 _PORTABLE_CLUSTER = 8  # blocks; every device with clusters supports this size
-_CLUSTER_MAX = 16  # with the attribute for non-portable sizes
 _GRID_MAX = (1 << 31) - 1
 _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
@@ -293,10 +292,6 @@ class _Loaded:
         blocks = cluster[0] * cluster[1] * cluster[2]
         if any(extent % size for extent, size in zip(grid, cluster, strict=True)):
             raise InvalidRequest(f"the grid {grid} is not a multiple of the cluster {cluster}")
-        if blocks > _CLUSTER_MAX:
-            raise InvalidRequest(
-                f"a cluster {cluster} has {blocks} blocks; no device has more than {_CLUSTER_MAX}"
-            )
         driver = self.driver
         has = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH
         status, found = driver.cuDeviceGetAttribute(has, driver.CUdevice(self._device))

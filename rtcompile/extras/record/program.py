@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from json import dumps, loads
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import rtcompile
 from rtcompile import InvalidRequest, RtcompileError
@@ -133,21 +133,12 @@ def take_part(*, with_cupy: bool = False) -> None:
 # --- What the processes counted -------------------------------------------------------------------
 
 
-class KernelUse(NamedTuple):
-    """One requested kernel, with its time and the time that a hit saved."""
-
-    name: str
-    arch: str
-    backend: str
-    hit: str
-    milliseconds: float
-    spared: float
-
-
 class Tally(NamedTuple):
     """The requests of a run, and why some of its processes' kernels are not counted."""
 
-    builds: list[KernelUse]
+    builds: list[
+        dict[str, Any]
+    ]  # each requested kernel, with its time and the time that a hit saved
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
     problems: list[str]
     by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
@@ -171,17 +162,16 @@ class Tally(NamedTuple):
                 )
                 continue
             if kind in cls._fields:
-                of_build = kind == "builds"
-                getattr(tally, kind).append(KernelUse(*fields) if of_build else fields[0])
+                getattr(tally, kind).append(*fields)
         return tally
 
     def line(self) -> str:
         """Return one line: kernels, hits, builds, seconds saved."""
-        built = [build for build in self.builds if not build.hit]
-        spent = sum(build.milliseconds for build in built) / 1e3
-        spared = sum(build.spared for build in self.builds) / 1e3
+        built = [build for build in self.builds if not build["hit"]]
+        spent = sum(build["milliseconds"] for build in built) / 1e3
+        spared = sum(build["spared"] for build in self.builds) / 1e3
         kernels = len(self.builds)
-        shared = sum(build.hit == "remote" for build in self.builds)
+        shared = sum(build["hit"] == "remote" for build in self.builds)
         of_stores = f" ({shared} of them from shared stores)" if shared else ""
         by_nvcc = ""
         if self.by_nvcc:
@@ -234,8 +224,7 @@ def _finish(run: Run) -> int:
     lines = [tally.line(), *problems, *lines, *(_checked(run, tally) if run.check else ())]
     lines = [f"rtcompile: {line}" for line in lines]
     if run.json:
-        builds = [build._asdict() for build in tally.builds]
-        fields = {"builds": builds, "missing": tally.missing, "problems": problems}
+        fields = {"builds": tally.builds, "missing": tally.missing, "problems": problems}
         lines = [dumps(fields)]
     elif run.report:
         lines = [*_table(tally.builds), *lines]
@@ -271,12 +260,14 @@ def _checked(run: Run, tally: Tally) -> list[str]:
     return [f"complete ({run.known} builds in the record)"] if run.known >= 0 else []
 
 
-def _table(builds: Sequence[KernelUse]) -> list[str]:
+def _table(builds: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line for each kernel, below a line of titles."""
     from rtcompile import styling
 
     rows = []
     for build in builds:
-        times = f"{build.milliseconds:.1f} ms", f"{build.spared:.0f} ms" if build.spared else ""
-        rows.append([build.name, build.arch, build.backend, build.hit or "built", *times])
-    return styling.table(KernelUse._fields, rows).split("\n")
+        spared = f"{build['spared']:.0f} ms" if build["spared"] else ""
+        times = {"milliseconds": f"{build['milliseconds']:.1f} ms", "spared": spared}
+        rows.append([*{**build, "hit": build["hit"] or "built", **times}.values()])
+    titles = ("name", "arch", "backend", "hit", "milliseconds", "spared")
+    return styling.table(titles, rows).split("\n")

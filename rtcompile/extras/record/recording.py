@@ -55,9 +55,15 @@ class Counter:
         if isinstance(outcome, RtcompileError):
             return
         build = outcome.build
-        spared = build.compiled_in if build.hit else 0.0
-        how = build.backend, build.hit or "", build.milliseconds, spared
-        self.append(["builds", request.name, str(outcome.arch), *how])
+        use = {
+            "name": request.name,
+            "arch": str(outcome.arch),
+            "backend": build.backend,
+            "hit": build.hit or "",
+            "milliseconds": build.milliseconds,
+            "spared": build.compiled_in if build.hit else 0.0,
+        }
+        self.append(["builds", use])
         is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
         if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
             self.append(["by_nvcc", build.milliseconds])
