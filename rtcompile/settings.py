@@ -224,11 +224,10 @@ def site_folders() -> list[str]:
     return [
         entry
         for entry in import_folders()
-        if entry.endswith(_OF_PACKAGES) or has_folder(entry, "nvidia") or has_folder(entry, "cupy")
+        if entry.endswith(("/site-packages", "/dist-packages"))
+        or has_folder(entry, "nvidia")
+        or has_folder(entry, "cupy")
     ]
-
-
-_OF_PACKAGES = ("/site-packages", "/dist-packages")
 
 
 def cuda_of_cupy(folders: Iterable[str]) -> int | None:

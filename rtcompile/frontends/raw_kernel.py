@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from _weakref import ref
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,11 +44,9 @@ class BuildOwner:
 
     _build: LazyCode
 
-    @abstractmethod
     def _bind(self, build: LazyCode, name: str) -> None:
         """Construct CuPy's object for this code, and for this kernel of it."""
 
-    @abstractmethod
     def _check(self, code: ObjectCode) -> None:
         """Raise or warn if the code lacks this object's kernels."""
 
