@@ -71,17 +71,14 @@ def page_key(inputs: KeyInputs) -> str:
     return keys.digest([keys.field("page", inputs.portable_key), keys.field("nvrtc", nvrtc)])
 
 
-def merged(key: str, newer: bytes, older: bytes = b"") -> bytes:
-    """Return the records of both, the newer first, without stats."""
-    newest = _by_object(key, newer)
-    builds = newest | _by_object(key, older) | newest
+def merged(key: str, newer: bytes, older: bytes) -> bytes | None:
+    """Return the records of both, the newer first; None if the older has the newer's files, whatever their contents."""
+    newest, oldest = _by_object(key, newer), _by_object(key, older)
+    files = [_names(build) for build in oldest.values()]
+    if all(_names(build) in files for build in newest.values()):
+        return None
+    builds = newest | oldest | newest
     return encode_records(key, [*builds.values()][:MOST_LISTED])
-
-
-def has_files_of(key: str, data: bytes, other: bytes) -> bool:
-    """Return whether the first has records of builds with the other's files, whatever their contents."""
-    files = [_names(build) for build in _by_object(key, data).values()]
-    return all(_names(build) in files for build in _by_object(key, other).values())
 
 
 def _names(build: Record) -> tuple[object, ...]:
@@ -91,9 +88,8 @@ def _names(build: Record) -> tuple[object, ...]:
 
 
 def _by_object(key: str, data: bytes) -> dict[str, Record]:
-    """Return the records of builds that were kept by their object keys, without stats."""
-    kept = [each for each in decode_records(key, data) or () if each.object_key]
-    return {each.object_key: each._replace(files=each.files.without_stats()) for each in kept}
+    """Return the records of builds that were kept by their object keys."""
+    return {each.object_key: each for each in decode_records(key, data) or () if each.object_key}
 
 
 # --- one build in the stores -------------------------------------------------------------------------
@@ -192,10 +188,9 @@ class Sharing:
             separate = ("object", name, own.packed(name))  # written before the page that names it
             if page is None:
                 return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
-            portable_key = self._inputs.portable_key
-            if has_files_of(portable_key, page.records, own.records):
+            both = merged(self._inputs.portable_key, own.records, page.records)
+            if both is None:
                 return [separate]
-            both = merged(portable_key, own.records, page.records)
             return [separate, ("manifest", key, page._replace(records=both).packed(key))]
 
         return entries
@@ -216,10 +211,10 @@ def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Record | None
 
 
 def _pack(inputs: KeyInputs, build: Record, obj: ObjectCode) -> Page:
-    key = inputs.portable_key
     data = object_file(inputs, build.object_key, obj)
-    own = encode_records(key, [build], search=inputs.search)
-    return Page(merged(key, own), {build.object_key: data})
+    own = build._replace(files=build.files.without_stats())
+    records = encode_records(inputs.portable_key, [own], search=inputs.search)
+    return Page(records, {build.object_key: data})
 
 
 def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | None:
