@@ -164,7 +164,7 @@ def compile(
 def link(
     inputs: Sequence[LinkInput], arch: Arch, toolchain: Toolchain, *, limits: Limits
 ) -> Compiled | CompileFailure:
-    """Link inputs with NVCC's linker, which adds the device runtime, and needs nvJitLink for LTO-IR."""
+    """Link inputs without LTO-IR with NVCC's linker, which adds the device runtime."""
     nvcc = _Nvcc(toolchain, limits)
     files: dict[str, bytes] = {}
     for i, given in enumerate(inputs):
@@ -172,11 +172,10 @@ def link(
         # NVRTC ends its PTX with a NUL, at which ptxas would stop and report a missing end.
         data = given.data.rstrip(b"\0") if given.kind == "ptx" else given.data
         files[f"{i}-{stem}.{_SUFFIXES.get(given.kind, given.kind)}"] = data
-    lto = ["-dlto"] if any(given.kind == "ltoir" for given in inputs) else []
     # Wheels have libcudadevrt in lib, but their nvcc searches lib64.
     root = os.path.dirname(os.path.dirname(toolchain.require_nvcc().binary))
     library = nvcc_path(os.path.join(root, "lib"))
-    flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{library}", *lto)
+    flags = ("--device-link", "--cubin", f"-arch={arch}", f"-L{library}")
     outcome = nvcc.run(flags, files, "cubin")
     if isinstance(outcome, CompileFailure):
         return outcome._replace(kind="link") if outcome.kind == "error" else outcome

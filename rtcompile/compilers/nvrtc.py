@@ -19,7 +19,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.workers import pool, process
 
 if TYPE_CHECKING:
-    from rtcompile.compilers.pch import Make, Precompiled, Prefix
+    from rtcompile.compilers.pch import Precompiled, Prefix
     from rtcompile.toolkit.model import Library
 
 # The first NVRTC with an option for the names of internal symbols; older ones use the process id.
@@ -66,11 +66,11 @@ def compile(
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
     """Compile a unit; `pch` allows a precompiled header in `cache_dir`, and each run calls `meanwhile`."""
-    prefix = _prefix(unit, library, cache_dir) if pch and cache_dir else None
+    prefix = _prefix(unit, library, cache_dir, limits, search) if pch and cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
 
-    with prefix.wanted(limits.timeout, _maker(prefix, unit, library, limits, search)):
+    with prefix.wanted(limits.timeout):
         outcome, header = _run(unit, library, limits, search, meanwhile, prefix.find)
         if not _trust_result(outcome, unit, header):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
@@ -90,9 +90,9 @@ def precompile(
     search: Sequence[SearchDir],
 ) -> None:
     """Have an idle core make the precompiled header of a unit that no build needs yet."""
-    prefix = _prefix(unit, library, cache_dir)
+    prefix = _prefix(unit, library, cache_dir, limits, search)
     if prefix is not None:
-        prefix.bet(_maker(prefix, unit, library, limits, search))
+        prefix.bet()
 
 
 def observe(
@@ -106,7 +106,13 @@ def observe(
     return result.value, result.queued
 
 
-def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix | None:
+def _prefix(
+    unit: TranslationUnit,
+    library: Library,
+    cache_dir: str,
+    limits: Limits,
+    search: Sequence[SearchDir],
+) -> Prefix | None:
     if library.version_pair < FIRST_WITH_PCH:
         return None
     text, _ = cxx.split_prefix(unit.source)
@@ -114,17 +120,7 @@ def _prefix(unit: TranslationUnit, library: Library, cache_dir: str) -> Prefix |
         return None
     from rtcompile.compilers.pch import Prefix  # takes 1 ms, which sources without headers avoid
 
-    return Prefix(text, unit, library, cache_dir)
-
-
-def _maker(
-    prefix: Prefix,
-    unit: TranslationUnit,
-    library: Library,
-    limits: Limits,
-    search: Sequence[SearchDir],
-) -> Make:
-    alone = unit._replace(source=prefix.text, name_expressions=())
+    alone = unit._replace(source=text, name_expressions=())
 
     def make(path: str, timeout: float, aside: bool) -> tuple[Compiled | CompileFailure, float]:
         given = limits._replace(timeout=timeout)
@@ -133,7 +129,7 @@ def _maker(
             limits.after_waiting(outcome.milliseconds["queue"] / 1000)
         return outcome, _front_end(outcome, alone) / 1000
 
-    return make
+    return Prefix(alone, library, cache_dir, make)
 
 
 def _run(

@@ -178,16 +178,12 @@ Make = Callable[[str, float, bool], "tuple[Compiled | CompileFailure, float]"]
 
 
 class Prefix:
-    """The include prefix of one unit, under one compiler and one set of options."""
+    """The include prefix of one unit, under one compiler and one set of options; `alone` has no other source."""
 
     MAX_SECONDS = 60.0  # for making a header, and for waiting until one is made
 
     def __init__(
-        self,
-        text: str,
-        unit: TranslationUnit,
-        library: Library,
-        cache_dir: str,
+        self, alone: TranslationUnit, library: Library, cache_dir: str, make: Make
     ) -> None:
         self.key = digest(
             [
@@ -195,14 +191,14 @@ class Prefix:
                 field("rtcompile", __version__),
                 field("nvrtc", library.identity()),
                 field("heap", f"{probes.HEAP_BASE:x}+{probes.HEAP_SIZE:x}"),
-                *(field("option", flag) for flag in unit.flags if not flag.startswith(_FREE)),
+                *(field("option", flag) for flag in alone.flags if not flag.startswith(_FREE)),
                 # `#include "…"` looks beside the program first.
-                field("directory", os.path.dirname(unit.name)),
-                field("prefix", text),
+                field("directory", os.path.dirname(alone.name)),
+                field("prefix", alone.source),
             ]
         )
         self._cache_dir = cache_dir
-        self.text = text
+        self.make = make
         folder = f"{self._cache_dir}/pch"
         self._path = f"{folder}/{self.key}.pch"
         self._record = f"{folder}/{self.key}.record"
@@ -210,16 +206,16 @@ class Prefix:
         self._began_ns = file_clock_ns()
 
     @contextmanager
-    def wanted(self, timeout: float | None, make: Make) -> Iterator[None]:
-        """Before the body, a build, make or wait for the header if that pays; `make` runs here or on an idle core."""
+    def wanted(self, timeout: float | None) -> Iterator[None]:
+        """Before the body, a build, have the header made, here or on an idle core, or wait for it if that pays."""
         with ExitStack() as stack:
             if (timeout is None or timeout >= _LEAST_TIMEOUT) and self.find() is None:
                 record = self._known()
                 if self._is_due(record):
                     seconds = (timeout or UNKNOWN) * _PART_OF_TIMEOUT
-                    self._make(record, make, min(seconds, self.MAX_SECONDS))
+                    self._make(record, min(seconds, self.MAX_SECONDS))
                 else:
-                    stack.callback(self.bet(make, record).cancel)
+                    stack.callback(self.bet(record).cancel)
             self._wait()
             yield
 
@@ -259,17 +255,17 @@ class Prefix:
             return False  # headers that are being edited are not precompiled
         return worth_making(record.builds + expected.get(), record.seconds, record.failures)
 
-    def bet(self, make: Make, record: PrefixRecord | None = None) -> threading.Timer:
+    def bet(self, record: PrefixRecord | None = None) -> threading.Timer:
         """Have an idle core make the header of a prefix that no build has read so far, unless the timer is cancelled."""
         record = record or self._known()
-        timer = threading.Timer(_SOON, self._make_aside, (record, make))
+        timer = threading.Timer(_SOON, self._make_aside, (record,))
         timer.daemon = True
         if record.seconds == UNKNOWN and not record.failures:
             with suppress(RuntimeError):  # no more threads, or the interpreter is ending
                 timer.start()
         return timer
 
-    def _make_aside(self, record: PrefixRecord, make: Make) -> None:
+    def _make_aside(self, record: PrefixRecord) -> None:
         cancellation = pool.Cancellation()
         with _lock:
             running = sum(thread.is_alive() for thread, _ in _bets.values())
@@ -281,11 +277,9 @@ class Prefix:
         pool.Cancellation.current.set(cancellation)
         # No build depends on it, and the program may end.
         with suppress(Exception, pool.Cancelled):
-            self._make(record, make, self.MAX_SECONDS, aside=True)
+            self._make(record, self.MAX_SECONDS, aside=True)
 
-    def _make(
-        self, record: PrefixRecord, make: Make, timeout: float, *, aside: bool = False
-    ) -> None:
+    def _make(self, record: PrefixRecord, timeout: float, *, aside: bool = False) -> None:
         """Make the header, unless another build does; after a failure, the next must be worth twice as much."""
         temporary = f"{self._cache_dir}/pch/.{self.key}.pch-{os.getpid()}{'-aside' * aside}"
         with ExitStack() as stack:
@@ -302,7 +296,7 @@ class Prefix:
             # Another process may have made it, or have failed to, just now.
             if now.image or now.failures > record.failures or self._free_bytes() < _LEAST_BYTES:
                 return
-            outcome, seconds = make(temporary, timeout, aside)
+            outcome, seconds = self.make(temporary, timeout, aside)
             now = self._known()
             if isinstance(outcome, Compiled):
                 now = now._replace(seconds=min(seconds, now.seconds))

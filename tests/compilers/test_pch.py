@@ -65,6 +65,13 @@ class Builder:
         unit = TranslationUnit(source, self.name, flags, names, "cubin", Arch.parse(self.arch))
         return unit, toolkit.current().require_nvrtc(), str(self.cache)
 
+    def prefix(self) -> precompiled.Prefix:
+        """The prefix of a source, of which no header may be made."""
+        prefix = nvrtc._prefix(*self.prefix_of(PREFIX), Limits(), self.search)
+        assert prefix is not None
+        prefix.make = lambda *_: pytest.fail("a header was made")
+        return prefix
+
     def without(self) -> Builder:
         return replace(self, pch=False)
 
@@ -166,16 +173,12 @@ def test_a_build_that_has_the_header_made_or_uses_it_gives_the_same_code(builder
 @contextmanager
 def being_made(builder: Builder, seconds: float) -> Iterator[None]:
     """Pretend that another thread began to create the header this long ago."""
-    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
+    prefix = builder.prefix()
     precompiled._making[prefix.key] = time.monotonic() - seconds
     try:
         yield
     finally:
         del precompiled._making[prefix.key]
-
-
-def refused(_: Any) -> Any:
-    raise AssertionError("no header is to be made aside")
 
 
 @pytest.mark.parametrize(
@@ -191,10 +194,9 @@ def test_a_build_waits_for_a_header_that_is_nearly_done_for_half_of_what_it_woul
 ):
     if is_known:
         builder.compiled(PREFIX + KERNEL)  # records that reading takes half a second
-    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
-    assert prefix is not None
+    prefix = builder.prefix()
     begun = time.monotonic()
-    with being_made(builder, seconds), prefix.wanted(None, refused):
+    with being_made(builder, seconds), prefix.wanted(None):
         took = time.monotonic() - begun
     assert (took >= HALF) is waits
 
@@ -367,11 +369,10 @@ def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(builder, mon
     monkeypatch.setattr(pool, "slots", lambda: 1)
     taking(monkeypatch, 0.03)
     builder.compiled(PREFIX + KERNEL)
-    prefix = nvrtc._prefix(*builder.prefix_of(PREFIX))
-    assert prefix is not None
+    prefix = builder.prefix()
     token = precompiled.expected.set(2)
     begun = time.monotonic()
-    with being_made(builder, 60), prefix.wanted(None, refused):
+    with being_made(builder, 60), prefix.wanted(None):
         took = time.monotonic() - begun
     precompiled.expected.reset(token)
     assert took < precompiled.Prefix.MAX_SECONDS / 6
