@@ -192,6 +192,6 @@ def test_another_nvccs_code_serves_only_if_compiling_is_forbidden(monkeypatch):
     monkeypatch.setattr(toolkit, "current", lambda *_: other)
     request = CompileRequest(source, arch="sm_80", target="ptx", backend="nvcc")
     for jit in (False, True):
-        settings = Settings.from_environ().replace(jit=jit)
+        settings = Settings.from_environ()._replace(jit=jit)
         inputs = planned.plan(request, settings).key_inputs
         assert (store.Store.open(settings).find(inputs) is not None) is not jit
