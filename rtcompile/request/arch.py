@@ -56,7 +56,7 @@ def supported(nvrtc: Version) -> tuple[Arch, ...]:
         if first <= nvrtc and (last is None or nvrtc <= last)
         for name in names.split()
     ]
-    return tuple(sorted(known))
+    return tuple(sorted(known, key=lambda arch: (arch.major, arch.minor, arch.suffix)))
 
 
 def learn(nvrtc: Version, numbers: tuple[int, ...]) -> None:
