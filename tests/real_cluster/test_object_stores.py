@@ -89,7 +89,8 @@ def test_a_stored_value_is_returned_and_replaced(store):
 
     assert store.get("object/abc") == b"bytes" * 1000
     assert store.get("object/gone") is None
-    assert store.replace("object/abc", b"bytes", None, 1.0)  # type: ignore[attr-defined]
+    assert not store.replace("object/abc", b"bytes", None, 1.0)  # type: ignore[attr-defined]
+    assert store.replace("object/abc", b"bytes" * 1000, None, 1.0)  # type: ignore[attr-defined]
     assert store.get("object/abc") is None
 
 
