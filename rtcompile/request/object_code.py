@@ -59,9 +59,7 @@ class BuildInfo(NamedTuple):
 
     backend: str
     log: str = ""
-    files: (
-        tuple[Header, ...] | FileSet
-    ) = ()  # what the property `headers` returns, or decodes it from
+    files: tuple[Header, ...] | FileSet = ()  # `headers` returns them, or decodes them from it
     milliseconds: float = 0.0
     hit: str | None = None
     why: str = ""
