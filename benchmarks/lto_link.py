@@ -112,14 +112,11 @@ def functions_left(programs: list[rtcompile.ObjectCode]) -> dict[str, int]:
     """Count the functions of the library that are still called, not inlined, by name."""
     left: Counter[str] = Counter()
     for program in programs:
-        read = cubin.read(program.code)
-        kernels = {each.name for each in read.kernels}
         left.update(
             symbol.name
-            for symbol in read.symbols
-            if symbol.kind == "function"
-            and symbol.section
-            and symbol.name not in kernels
+            for symbol in cubin.read_symbols(program.code)
+            if symbol.section.startswith(".text.")
+            and not symbol.is_kernel
             and not symbol.name.startswith("$")  # the compiler's own, as division
         )
     return dict(left)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 import rtcompile
 from examples import cute_tiled_copy, wmma_gemm
 from examples._main import ARCHS, cupy_with_gpu
-from rtcompile import cubin
 
 SECONDS_BETWEEN_LINES = 4
 NEXT = """
@@ -67,10 +66,9 @@ def show(name: str, example: object, arch: str | None) -> None:
     print(f"{name}  {code.arch}  {len(code.code):,} bytes in {elapsed:,.1f} ms  {came}", flush=True)
     if code.build.hit:
         return
-    expressions = {symbol: name for name, symbol in code.lowered_names.items()}
-    for kernel in cubin.read(code.code).kernels:
+    for kernel in code.report().kernels:
         print(
-            f"    {expressions.get(kernel.name, kernel.name):28} {kernel.registers:3} registers"
+            f"    {kernel.name:28} {kernel.registers:3} registers"
             f"  {kernel.shared_bytes:6,} bytes of shared memory"
         )
 

@@ -1,23 +1,19 @@
-"""Reads machine code: a cubin's kernels and symbols, their C++ names, and why one is missing. Needs no GPU.
+"""Reads machine code: a cubin's sections and symbols, and their C++ names. Needs no GPU.
 
-A cubin is a plain ELF64 file with NVIDIA's own sections: ``.text.K`` is kernel K's code, ``.nv.info`` and
-``.nv.info.K`` hold attributes (undocumented; those below were compared with the log of ``-Xptxas -v``, CUDA 12.4 to
-13.5). This module checks the code of every build, without the catalogue of messages, which takes 40 ms to import.
+A cubin is a plain ELF64 file with NVIDIA's own sections. This module checks the code of every build, without the
+catalogue of messages, which takes 40 ms to import.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
-from rtcompile.errors import public, warn
+from rtcompile.errors import public
 from rtcompile.named import NamedTuple
-from rtcompile.request import cxx
-from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
-from rtcompile.request.request import CompileRequest
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.values import Arch, one_of
 
 _HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
@@ -29,35 +25,8 @@ _SHT_NOBITS = 8
 _STT_FUNC = 2
 _STO_CUDA_ENTRY = 0x10
 
-# Attributes of .nv.info: a symbol's index and a number.
-_MIN_STACK_SIZE = 0x12  # the kernel's frame and those of its callees
-_REGISTERS = 0x2F
-# Attributes of .nv.info.K
-_MAX_THREADS = 0x05
-_REQUIRED_THREADS = 0x10
-_PARAMETER = 0x17
-_PARAMETER_BYTES = 0x19
-_LARGE_PARAMETER = 0x45  # kernels with more than 4 KB of parameters
-
 # From 9.0 on, static shared memory begins with these bytes, which the system uses.
 _RESERVED_SHARED = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """A ``__global__`` function by its symbol; `types.KernelReport` explains the fields."""
-
-    name: str
-    registers: int = 0
-    stack_bytes: int = 0
-    shared_bytes: int = 0
-    constant_bytes: int = 0
-    parameters: tuple[tuple[int, int], ...] = ()
-    parameter_bytes: int = 0
-    max_threads: int | None = None
-    required_threads: tuple[int, int, int] | None = None
-    code_bytes: int = 0
-    instructions: int | None = None
 
 
 class Symbol(NamedTuple):
@@ -69,26 +38,13 @@ class Symbol(NamedTuple):
     is_kernel: bool
 
 
-class Cubin(NamedTuple):
-    """One cubin."""
-
-    arch: Arch
-    kernels: tuple[CompiledKernel, ...]
-
-
-def read(code: bytes) -> Cubin:
-    """Read a cubin; raise ValueError if `code` is not one, or is truncated."""
-    elf = _Elf(code)
-    return Cubin(elf.arch(), tuple(_kernels(elf)))
-
-
 def read_symbols(code: bytes) -> tuple[Symbol, ...]:
-    """Read a cubin's symbols that have a name; raise ValueError as `read` does."""
-    return tuple(symbol for symbol in _Elf(code).symbols() if symbol.name)
+    """Read a cubin's symbols that have a name; raise ValueError as `Elf` does."""
+    return tuple(symbol for symbol in Elf(code).symbols() if symbol.name)
 
 
-class _Elf:
-    """Sections by name; every access is checked against the file's end."""
+class Elf:
+    """A cubin's sections by name; ValueError if it is none, or is truncated: each access is checked."""
 
     def __init__(self, code: bytes) -> None:
         if code[:5] != b"\x7fELF\x02" or len(code) < _HEADER.size:
@@ -155,74 +111,6 @@ class _Elf:
         return Arch(major, minor, "a" if specific else "")
 
 
-def _kernels(elf: _Elf) -> Iterator[CompiledKernel]:
-    common: dict[tuple[int, int], int] = {}
-    for attribute, value in _attributes(elf.section(".nv.info")):
-        if len(value) == 8:
-            symbol, number = struct.unpack("<II", value)
-            common[symbol, attribute] = number
-    has_long_instructions = elf.arch().major >= 7
-    entries = [(index, each.name) for index, each in enumerate(elf.symbols()) if each.is_kernel]
-    for index, name in entries:
-        parameters: list[tuple[int, int, int]] = []
-        parameter_bytes = 0
-        max_threads: int | None = None
-        required_threads: tuple[int, int, int] | None = None
-        for attribute, value in _attributes(elf.section(f".nv.info.{name}")):
-            if attribute == _PARAMETER and len(value) == 12:
-                _, ordinal, offset, packed = struct.unpack("<IHHI", value)
-                parameters.append((ordinal, offset, packed >> 18))
-            elif attribute == _LARGE_PARAMETER and len(value) == 12:
-                parameters.append(struct.unpack("<4xHHI", value))
-            elif attribute == _PARAMETER_BYTES and len(value) == 2:
-                (parameter_bytes,) = struct.unpack("<H", value)
-            elif attribute == _MAX_THREADS and len(value) == 12:
-                x, y, z = struct.unpack("<III", value)
-                max_threads = x * y * z
-            elif attribute == _REQUIRED_THREADS and len(value) == 12:
-                required_threads = struct.unpack("<III", value)
-        yield CompiledKernel(
-            name=name,
-            registers=common.get((index, _REGISTERS), 0),
-            stack_bytes=common.get((index, _MIN_STACK_SIZE), 0),
-            shared_bytes=elf.shared_bytes(name),
-            constant_bytes=elf.size(".nv.constant3"),
-            parameters=tuple((offset, size) for _, offset, size in sorted(parameters)),
-            parameter_bytes=parameter_bytes,
-            max_threads=max_threads,
-            required_threads=required_threads,
-            code_bytes=elf.size(f".text.{name}"),
-            instructions=_instructions(elf.section(f".text.{name}"))
-            if has_long_instructions
-            else None,
-        )
-
-
-def _instructions(code: bytes) -> int:
-    """Count instructions of 16 bytes up to the last one that is not a NOP (opcode 0x918, undocumented)."""
-    count = len(code) // 16
-    while (
-        count and int.from_bytes(code[count * 16 - 16 : count * 16 - 14], "little") & 0xFFF == 0x918
-    ):
-        count -= 1
-    return count
-
-
-def _attributes(contents: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the attributes of a .nv.info section: format, attribute, then a value or its size."""
-    at = 0
-    while at + 4 <= len(contents):
-        form, attribute, short = struct.unpack_from("<BBH", contents, at)
-        if form not in (1, 2, 3, 4):
-            raise ValueError(f"an unknown kind of cubin: attribute {attribute:#x} of form {form}")
-        size = short if form == 4 else 0
-        value = contents[at + 4 : at + 4 + size] if form == 4 else contents[at + 2 : at + 4]
-        if form == 4 and len(value) < size:
-            raise ValueError("not a whole cubin: an attribute runs past its section")
-        yield attribute, value
-        at += 4 + size
-
-
 def _string(strings: bytes, start: int) -> str:
     end = strings.find(b"\0", start)
     if end < 0:
@@ -257,7 +145,7 @@ def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
             f"{', '.join(found[:3])!r}. {arch} lacks the required instructions: {advice}."
         )
     with suppress(ValueError):  # it is no cubin
-        elf = _Elf(code)
+        elf = Elf(code)
         for section in elf.names:
             kernel = section.removeprefix(".nv.shared.")
             size = 0 if kernel == section else elf.shared_bytes(kernel)
@@ -301,7 +189,7 @@ def symbols(code: ObjectCode, kind: str = "kernel") -> dict[str, str]:
     one_of("kind", kind, ("kernel", "variable"))
     if code.kind not in ("cubin", "ptx"):
         return {}
-    found = kernel_symbols(code.code) if kind == "kernel" else _variables(code.code)
+    found = kernel_symbols(code.code) if kind == "kernel" else variable_symbols(code.code)
     return {symbol: cpp_name(symbol) for symbol in found}
 
 
@@ -357,56 +245,7 @@ def names_in(symbol: str) -> list[str]:
     return [name for name in found if not name.startswith(("_INTERNAL_", "_GLOBAL__N_"))]
 
 
-# --- Why a module lacks a kernel or a variable -----------------------------------------------------
-
-_MOST_LISTED = 10
 _PTX_ENTRY = re.compile(r"^(?:\.visible |\.weak )?\.entry ([\w$]+)", re.MULTILINE)
-# These have parentheses too, and may appear between __global__ and the kernel's name.
-_BOUNDS = re.compile(
-    r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
-)
-
-
-def absent(
-    kind: str, name: str, code: bytes, *, program: str, source: str, lowered: Mapping[str, str]
-) -> str:
-    """Return why a module has no "kernel" or "variable" of a name: the mistake, the fix, and what it has."""
-    symbols = kernel_symbols(code) if kind == "kernel" else _variables(code)
-    first, fix = _why(kind, name, symbols, lowered, _in_source(source))
-    expressions = {symbol: f"'{expression}'" for expression, symbol in lowered.items()}
-    listed = [expressions.get(symbol) or demangled(symbol) for symbol in symbols[:_MOST_LISTED]]
-    more = f" and {len(symbols) - _MOST_LISTED} more" if len(symbols) > _MOST_LISTED else ""
-    has = f"the {kind}s: {', '.join(listed)}{more}" if symbols else f"no {kind}s."
-    return f"{program} has no {kind} {name!r}{first}\n  hint: {fix}\n  It has {has}"
-
-
-def warn_without_kernels(request: CompileRequest, code: ObjectCode) -> None:
-    """Warn if the code of a source with ``__global__`` functions has no kernel.
-
-    A source of device functions or variables has none on purpose, also beside a kernel that is only declared.
-    """
-    found = _in_source(request.source)
-    if any(found.values()) or (found and not _variables(code.code)):
-        warn(f"{request.name}: {no_kernels(code, request.source)}")
-
-
-def no_kernels(code: ObjectCode, source: str) -> str:
-    """Return why a cubin or PTX has no kernel; "" if it has one, and for other code."""
-    mark = KERNEL_MARKS.get(code.kind)
-    if mark is None or mark in code.code:
-        return ""
-    found = _in_source(source)
-    templates = [name for name, is_template in found.items() if is_template]
-    if templates:
-        return (
-            f"The code contains no kernel: {templates[0]!r} is a template, and nothing instantiates "
-            f"it. Name the instance: name_expressions=['{templates[0]}<float>']."
-        )
-    return "The code contains no kernel: " + (
-        "those in the source are only declared, or excluded by an #if."
-        if found
-        else "the source defines no __global__ function."
-    )
 
 
 def kernel_symbols(code: bytes) -> list[str]:
@@ -417,83 +256,11 @@ def kernel_symbols(code: bytes) -> list[str]:
         return _PTX_ENTRY.findall(code.decode("utf-8", "replace"))
 
 
-def _variables(code: bytes) -> list[str]:
+def variable_symbols(code: bytes) -> list[str]:
+    """Return the symbols of a cubin's variables; none for other code."""
     spaces = (".nv.global", ".nv.constant3")
     try:
         found = read_symbols(code)
     except ValueError:
         return []
     return [each.name for each in found if each.size and each.section.startswith(spaces)]
-
-
-def _in_source(source: str) -> dict[str, bool]:
-    """Return the kernels that a source mentions, and whether each is a template."""
-    found = {}
-    code = cxx.blanked(source, literals=True, directives=True)
-    for declaration in re.split("[;{}]", _BOUNDS.sub("", code)):
-        before, mark, after = declaration.partition("__global__")
-        words = after.partition("(")[0].split()
-        if mark and words and words[-1].isidentifier():  # f<int> is a specialisation
-            found[words[-1]] = cxx.has_word(before, ("template",))
-    return found
-
-
-def _why(  # a line for each mistake
-    kind: str,
-    name: str,
-    symbols: Sequence[str],
-    lowered: Mapping[str, str],
-    in_source: Mapping[str, bool],
-) -> tuple[str, str]:
-    """Return the end of the message after the missing name, and the fix."""
-    plain = name.partition("<")[0].rpartition("::")[2].strip()
-    mangled = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
-    declared = demangled(mangled[0]) if mangled else ""
-    is_mangled = f": its {declared} is C++, whose names are mangled"
-    if kind == "variable":
-        if mangled:
-            return (
-                is_mangled,
-                f"Declare it extern \"C\", or compile with name_expressions=['&{declared}'].",
-            )
-        return "", _nearest(name, symbols, lowered) or (
-            "A variable that no kernel uses, or that is static, may be gone: name it in "
-            "name_expressions to keep it."
-        )
-    if "<" in name:
-        given = f"name_expressions has {', '.join(map(repr, lowered))}" if lowered else "none is"
-        return (
-            f": a C++ name is found only if it is among name_expressions; {given}",
-            f"Compile with name_expressions=['{name}'].",
-        )
-    instances = [symbol for symbol in mangled if "<" in demangled(symbol)]
-    if instances:
-        known = next((e for e, symbol in lowered.items() if symbol in instances), "")
-        ask = f"get_function('{known}')" if known else f"name_expressions=['{name}<float>']"
-        return ": it is a template", f"Ask for an instance by its whole name: {ask}."
-    if mangled:
-        expression = declared.partition("(")[0]
-        return (
-            is_mangled,
-            f"Declare it extern \"C\" __global__, or compile with name_expressions=['{expression}'].",
-        )
-    if in_source.get(plain):
-        return (
-            ": it is a template, and nothing instantiates it",
-            f"Compile with name_expressions=['{name}<float>'] (its real arguments) and ask for "
-            "that name.",
-        )
-    if plain in in_source:
-        fix = "Is it only declared, static, or excluded by an #if?"
-        return ", although its source names it", fix
-    return "", _nearest(name, symbols, lowered) or (
-        "Ask for one of those that it has." if symbols else "Does the source define it?"
-    )
-
-
-def _nearest(name: str, symbols: Sequence[str], lowered: Mapping[str, str]) -> str:
-    import difflib
-
-    names = [*map(simple_name, symbols), *lowered]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"Is {close[0]!r} meant?" if close else ""

@@ -152,7 +152,7 @@ class _Loaded:
     def __init__(self, code: bytes, names: dict[str, str]) -> None:
         from rtcompile import cubin
 
-        self._symbols = {kernel.name for kernel in cubin.read(code).kernels}
+        self._symbols = {*cubin.kernel_symbols(code)}
         self.mapping = names
 
     def get_function(self, name: str) -> Any:

@@ -15,11 +15,12 @@ from rtcompile.build import pipeline
 from rtcompile.build.many import submit
 from rtcompile.cli import exit_code, output
 from rtcompile.cli.output import overrides, requests, set_jobs
-from rtcompile.cubin import kind_of, no_kernels, symbols
+from rtcompile.cubin import kind_of, symbols
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import diagnostics
+from rtcompile.messages.absent import no_kernels
 from rtcompile.messages.rendering import spelled
 from rtcompile.named import NamedTuple
 from rtcompile.request import options as compiler_options

@@ -152,7 +152,7 @@ def _unfit(given: LinkInput, arch: Arch) -> str:
     if kind != "cubin":
         return ""
     try:
-        own = cubin.read(given.data).arch
+        own = cubin.Elf(given.data).arch()
     except ValueError as error:
         return f"'{given.name}': {error}"
     if int.from_bytes(given.data[16:18], "little") == _ET_EXEC:
@@ -170,7 +170,7 @@ def _misfit(given: LinkInput, arch: Arch, log: str) -> str:
     kind = cubin.kind_of(given.data)
     name = f"'{given.name}'"
     if kind == "cubin":
-        own = cubin.read(given.data).arch
+        own = cubin.Elf(given.data).arch()
         return f"{name} is machine code for {own}; this link is for {arch}" if own != arch else ""
     if kind == "ptx":
         version = cubin.PTX.match(given.data)

@@ -404,7 +404,7 @@ def _load_error(error: Any, program: str, code: bytes | str = b"") -> DriverErro
             code = _read(path)
     arch: Arch | None
     try:
-        arch = cubin.read(code).arch
+        arch = cubin.Elf(code).arch()
     except ValueError:
         target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
         arch = Arch.parse(target[1].decode()) if target else None
@@ -447,9 +447,9 @@ def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
 
 
 def _absent(lazy: LazyCode, built: ObjectCode | None, kind: str, name: str) -> str:
-    from rtcompile import cubin
+    from rtcompile.messages.absent import absent
 
-    return cubin.absent(
+    return absent(
         kind,
         name,
         _read(lazy.path) if built is None else built.code,

@@ -93,6 +93,13 @@ class BuildInfo(NamedTuple):
     def __reduce__(self) -> tuple[Any, ...]:
         return BuildInfo, tuple(self._replace(files=self.headers))
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether two builds are equal, however their headers are recorded."""
+        return isinstance(other, BuildInfo) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
+
 
 def files_of(build: BuildInfo) -> FileSet | None:
     """Return the files that a build depends on; None if they were not recorded."""

@@ -68,7 +68,7 @@ def test_nvcc_builds_what_nvrtc_cannot_and_the_log_has_the_reason(runs, caplog):
     assert ("is of another CUDA than NVRTC" in code.build.why) == (both[0] != both[1])
     assert [r for r in caplog.messages if "nvcc" in r and "<vector>" in r]
     assert code.lowered_names["fill<int>"] == "_Z4fillIiEvPT_S0_"
-    assert {k.name for k in cubin.read(code.code).kernels} == {
+    assert {*cubin.kernel_symbols(code.code)} == {
         code.lowered_names["fill<float>"],
         code.lowered_names["fill<int>"],
     }
@@ -238,7 +238,7 @@ def test_options_have_the_same_effect_in_both_compilers(options):
         (
             b".debug_info" in code.code,
             b".debug_line" in code.code,
-            [(k.registers <= 32, k.parameters) for k in cubin.read(code.code).kernels],
+            [(k.registers <= 32, k.parameters) for k in code.report().kernels],
         )
         for code in codes
     )
@@ -263,7 +263,7 @@ def test_a_device_launch_in_a_source_for_nvcc_is_compiled_relocatably_and_linked
 
     assert (code.build.backend, runs[0]) == ("nvcc", "nvrtc")
     assert "-rdc=true added" in code.build.why
-    assert {kernel.name for kernel in cubin.read(code.code).kernels} >= {"_Z1cv", "_Z1kv"}
+    assert {*cubin.kernel_symbols(code.code)} >= {"_Z1cv", "_Z1kv"}
     assert compile(source).build.hit == "memory"
 
 

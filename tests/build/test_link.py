@@ -40,7 +40,7 @@ def compile(source=CALLER, *, arch="sm_90", **arguments):
 
 
 def kernels(code) -> list[str]:
-    return [kernel.name for kernel in cubin.read(code.code).kernels]
+    return cubin.kernel_symbols(code.code)
 
 
 def functions(code) -> set[str]:

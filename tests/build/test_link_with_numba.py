@@ -50,4 +50,4 @@ def test_a_function_of_ours_is_linked_into_a_kernel_of_numba():
     parts = [LinkInput("ltoir", name, data) for name, data in [("own", own), ("part", part.data)]]
     made = nvjitlink.link(parts, Arch(9, 0), (), toolkit.current(), limits=Limits(timeout=60))
     assert isinstance(made, Compiled), made
-    assert len(cubin.read(made.code).kernels) == 1
+    assert len(cubin.kernel_symbols(made.code)) == 1

@@ -33,7 +33,7 @@ def variants(count: int) -> list[CompileRequest]:
 
 
 def kernels(code: ObjectCode) -> list[str]:
-    return [kernel.name for kernel in cubin.read(code.code).kernels]
+    return cubin.kernel_symbols(code.code)
 
 
 def test_a_single_hit_is_found_without_a_thread(monkeypatch):

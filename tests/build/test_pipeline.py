@@ -35,7 +35,7 @@ def files_below(folder) -> set[str]:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120a"])
 def test_code_is_for_the_requested_architecture(arch):
-    assert str(cubin.read(compile(WMMA, arch=arch).code).arch) == arch
+    assert str(cubin.Elf(compile(WMMA, arch=arch).code).arch()) == arch
 
 
 def test_without_a_device_the_error_says_to_pass_arch():

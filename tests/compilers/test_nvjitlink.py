@@ -10,6 +10,7 @@ import pytest
 from rtcompile import cubin, toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.errors import ToolkitNotFound
+from rtcompile.extras.resources import kernels_of
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
@@ -94,7 +95,7 @@ def failed(inputs, toolchain, *flags, **more):
 
 
 def kernels(code):
-    return {kernel.name for kernel in cubin.read(code).kernels}
+    return {*cubin.kernel_symbols(code)}
 
 
 @pytest.mark.parametrize("caller", ["object", "ptx", "ltoir"])
@@ -103,7 +104,7 @@ def test_every_pair_of_kinds_links_and_only_linking_lto_ir_inlines(
     caller, library, make, toolchain
 ):
     program = linked([make(CALLER, caller), make(LIBRARY, library)], toolchain)
-    (kernel,) = cubin.read(program).kernels
+    _, (kernel,) = kernels_of(program)
     assert kernel.name == "k"
     if (caller, library) == ("ltoir", "ltoir"):  # without a stack frame for a call, and a call
         assert (functions(program), kernel.stack_bytes) == ({"k"}, 0)

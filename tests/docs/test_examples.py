@@ -17,7 +17,7 @@ from examples import (
     wmma_gemm,
 )
 from examples.matrices import Matrix, effective_strides
-from rtcompile import cubin, toolkit
+from rtcompile import toolkit
 from tests.gpu import async_tiles
 from tests.tables import from_table
 
@@ -83,7 +83,7 @@ def test_example_compiles_to_a_kernel_per_name_expression(example, arch, what):
         )
     assert str(built.arch) == arch
     assert built.build.backend == "nvrtc"
-    kernels = {kernel.name: kernel for kernel in cubin.read(built.code).kernels}
+    kernels = {kernel.symbol: kernel for kernel in built.report().kernels}
     assert {built.lowered_names[name] for name in named} == {*kernels}
     if example == "sm90_gemm":  # it keeps its sums in registers
         assert {kernel.stack_bytes for kernel in kernels.values()} == {0}

@@ -317,10 +317,8 @@ class Kernel:
         """
         if obj.kind != "cubin":
             return
-        from rtcompile import cubin
-
         symbol = obj.lowered_names.get(self.name, self.name)
-        found = next((k for k in cubin.read(obj.code).kernels if k.name == symbol), None)
+        found = next((k for k in obj.report().kernels if k.symbol == symbol), None)
         if found is None:
             raise InvalidRequest(f"{self!r} is not a kernel of {self.module.source}")
         there = [size for _, size in found.parameters]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rtcompile import Arch, ObjectCode, cubin
+from rtcompile import Arch, ObjectCode
+from rtcompile.cubin import Elf
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.named import NamedTuple
 from rtcompile.request.values import text, whole
@@ -144,7 +146,7 @@ class Spills:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelReport(cubin.CompiledKernel):
+class KernelReport:
     """One kernel.
 
     Attributes
@@ -173,7 +175,18 @@ class KernelReport(cubin.CompiledKernel):
         ``cuOccupancyMaxPotentialBlockSize`` finds it. None for an architecture with unknown limits.
     """
 
-    symbol: str = ""
+    name: str
+    symbol: str
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+    parameter_bytes: int
+    code_bytes: int
+    parameters: tuple[tuple[int, int], ...]
+    instructions: int | None
+    max_threads: int | None
+    required_threads: tuple[int, int, int] | None
     spills: Spills | None = None
     occupancy: Occupancy | None = None
 
@@ -219,16 +232,14 @@ class Report:
             for match in _VERBOSE.finditer(log)
         }
         try:
-            read = cubin.read(data)
+            arch, every = kernels_of(data)
         except ValueError as error:
             raise InvalidRequest(f"only a cubin contains its kernels' resources: {error}") from None
-        limits, kernels = limits_of(read.arch), []
-        for found in read.kernels:
-            name = names.get(found.name, found.name)
-            if kernel not in (None, found.name, name):
+        limits, kernels = limits_of(arch), []
+        for found in every:
+            name = names.get(found.symbol, found.symbol)
+            if kernel not in (None, found.symbol, name):
                 continue
-            of_code = {each.name: getattr(found, each.name) for each in fields(found)}
-            of_code |= {"name": name, "symbol": found.name, "spills": spills.get(found.name)}
             at_block = None
             if limits is not None:
                 at_block = best_occupancy(
@@ -237,11 +248,12 @@ class Report:
                     registers=found.registers,
                     shared=found.shared_bytes + dynamic_shared,
                 )
-            kernels.append(KernelReport(**of_code, occupancy=at_block))
+            known = spills.get(found.symbol)
+            kernels.append(replace(found, name=name, spills=known, occupancy=at_block))
         if kernel is not None and not kernels:
-            known = ", ".join(names.get(found.name, found.name) for found in read.kernels)
-            raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {known or 'none'}")
-        return cls(read.arch, tuple(kernels))
+            there = ", ".join(names.get(found.symbol, found.symbol) for found in every)
+            raise InvalidRequest(f"no kernel {kernel!r} in the code; it has {there or 'none'}")
+        return cls(arch, tuple(kernels))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -261,7 +273,7 @@ class Report:
         return f"{self.title}\n{table(*self.rows())}"
 
 
-def _possible_blocks(kernel: cubin.CompiledKernel) -> list[int]:
+def _possible_blocks(kernel: KernelReport) -> list[int]:
     """Return the numbers of threads that a kernel's blocks can have: whole warps, and what the source states."""
     if kernel.required_threads is not None:
         x, y, z = kernel.required_threads
@@ -290,3 +302,93 @@ _VERBOSE = re.compile(
     r"Function properties for (?P<symbol>\S+)\n[^\n]*?(?P<stack>\d+) bytes stack frame, "
     r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
 )
+
+
+# --- The resources in a cubin -----------------------------------------------------------------------
+
+# ``.text.K`` is kernel K's code; ``.nv.info`` and ``.nv.info.K`` hold attributes, which are not documented. These were
+# compared with the log of ``-Xptxas -v``, CUDA 12.4 to 13.5.
+# Attributes of .nv.info: a symbol's index and a number.
+_MIN_STACK_SIZE = 0x12  # the kernel's frame and those of its callees
+_REGISTER_COUNT = 0x2F
+# Attributes of .nv.info.K
+_MAX_THREADS = 0x05
+_REQUIRED_THREADS = 0x10
+_PARAMETER = 0x17
+_PARAMETER_BYTES = 0x19
+_LARGE_PARAMETER = 0x45  # kernels with more than 4 KB of parameters
+
+
+def kernels_of(code: bytes) -> tuple[Arch, list[KernelReport]]:
+    """Return a cubin's architecture and kernels; raise ValueError if `code` is not one, or is truncated."""
+    elf = Elf(code)
+    return elf.arch(), list(_kernels(elf))
+
+
+def _kernels(elf: Elf) -> Iterator[KernelReport]:
+    common: dict[tuple[int, int], int] = {}
+    for attribute, value in _attributes(elf.section(".nv.info")):
+        if len(value) == 8:
+            symbol, number = struct.unpack("<II", value)
+            common[symbol, attribute] = number
+    has_long_instructions = elf.arch().major >= 7
+    entries = [(index, each.name) for index, each in enumerate(elf.symbols()) if each.is_kernel]
+    for index, name in entries:
+        parameters: list[tuple[int, int, int]] = []
+        parameter_bytes = 0
+        max_threads: int | None = None
+        required_threads: tuple[int, int, int] | None = None
+        for attribute, value in _attributes(elf.section(f".nv.info.{name}")):
+            if attribute == _PARAMETER and len(value) == 12:
+                _, ordinal, offset, packed = struct.unpack("<IHHI", value)
+                parameters.append((ordinal, offset, packed >> 18))
+            elif attribute == _LARGE_PARAMETER and len(value) == 12:
+                parameters.append(struct.unpack("<4xHHI", value))
+            elif attribute == _PARAMETER_BYTES and len(value) == 2:
+                (parameter_bytes,) = struct.unpack("<H", value)
+            elif attribute == _MAX_THREADS and len(value) == 12:
+                x, y, z = struct.unpack("<III", value)
+                max_threads = x * y * z
+            elif attribute == _REQUIRED_THREADS and len(value) == 12:
+                required_threads = struct.unpack("<III", value)
+        yield KernelReport(
+            name=name,
+            symbol=name,
+            registers=common.get((index, _REGISTER_COUNT), 0),
+            stack_bytes=common.get((index, _MIN_STACK_SIZE), 0),
+            shared_bytes=elf.shared_bytes(name),
+            constant_bytes=elf.size(".nv.constant3"),
+            parameters=tuple((offset, size) for _, offset, size in sorted(parameters)),
+            parameter_bytes=parameter_bytes,
+            max_threads=max_threads,
+            required_threads=required_threads,
+            code_bytes=elf.size(f".text.{name}"),
+            instructions=_instructions(elf.section(f".text.{name}"))
+            if has_long_instructions
+            else None,
+        )
+
+
+def _instructions(code: bytes) -> int:
+    """Count instructions of 16 bytes up to the last one that is not a NOP (opcode 0x918, undocumented)."""
+    count = len(code) // 16
+    while (
+        count and int.from_bytes(code[count * 16 - 16 : count * 16 - 14], "little") & 0xFFF == 0x918
+    ):
+        count -= 1
+    return count
+
+
+def _attributes(contents: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the attributes of a .nv.info section: format, attribute, then a value or its size."""
+    at = 0
+    while at + 4 <= len(contents):
+        form, attribute, short = struct.unpack_from("<BBH", contents, at)
+        if form not in (1, 2, 3, 4):
+            raise ValueError(f"an unknown kind of cubin: attribute {attribute:#x} of form {form}")
+        size = short if form == 4 else 0
+        value = contents[at + 4 : at + 4 + size] if form == 4 else contents[at + 2 : at + 4]
+        if form == 4 and len(value) < size:
+            raise ValueError("not a whole cubin: an attribute runs past its section")
+        yield attribute, value
+        at += 4 + size

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rtcompile import cubin
-from rtcompile.cubin import CompiledKernel, read
+from rtcompile.extras.resources import KernelReport, kernels_of
 from rtcompile.request.arch import supported
 from rtcompile.request.values import Arch
 from tests.tables import from_table
@@ -40,8 +40,8 @@ def sample(nvrtc12: Any) -> bytes:
     return code
 
 
-def kernels(code: bytes) -> dict[str, CompiledKernel]:
-    return {kernel.name: kernel for kernel in read(code).kernels}
+def kernels(code: bytes) -> dict[str, KernelReport]:
+    return {kernel.name: kernel for kernel in kernels_of(code)[1]}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -49,7 +49,7 @@ def test_resources_are_those_reported_by_ptxas(nvrtc, arch):
     assert Arch.parse(arch) in supported(nvrtc.version)
     outcome = nvrtc.compile(SOURCE, f"-arch={arch}", "-Xptxas=-v")
     assert outcome.code is not None, outcome.log
-    assert read(outcome.code).arch == Arch.parse(arch)  # with its suffix
+    assert kernels_of(outcome.code)[0] == Arch.parse(arch)  # with its suffix
     found = {
         name: (kernel.registers, kernel.shared_bytes, kernel.stack_bytes)
         for name, kernel in kernels(outcome.code).items()
@@ -69,7 +69,7 @@ def test_a_kernels_parameters_and_bounds_are_read(nvrtc):
     assert kernel.code_bytes > 0
     source = """struct B { char c[20000]; };
     __global__ void __block_size__((64, 2, 1)) k(int* p, B b) { *p = b.c[*p]; }"""
-    (kernel,) = read(nvrtc.compile(source, "-arch=sm_90").code).kernels
+    _, (kernel,) = kernels_of(nvrtc.compile(source, "-arch=sm_90").code)
     assert kernel.parameters == ((0, 8), (8, 20000))  # more than 4 KB
     assert kernel.required_threads == (64, 2, 1)
 
@@ -95,22 +95,22 @@ def test_a_cubin_of_nvcc_is_read(tmp_path):
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k(int* p) { *p = 1; }\n')
     subprocess.run([nvcc, "-cubin", "-arch=sm_90a", "k.cu"], cwd=tmp_path, check=True)
     code = (tmp_path / "k.cubin").read_bytes()
-    assert read(code).arch == Arch(9, 0, "a")
+    assert kernels_of(code)[0] == Arch(9, 0, "a")
     assert list(kernels(code)) == ["k"]
 
 
 @from_table
 def test_other_bytes_than_a_cubin_are_a_value_error(code):
     with pytest.raises(ValueError, match="not a"):
-        read(code)
+        kernels_of(code)
     with pytest.raises(ValueError, match="for machine"):  # ELF of the host
-        read(Path("/proc/self/exe").read_bytes())
+        kernels_of(Path("/proc/self/exe").read_bytes())
 
 
 def test_a_truncated_cubin_is_an_error(sample):
     for end in [*range(0, len(sample), 97), len(sample) - 1]:
         with pytest.raises(ValueError, match="not a"):
-            read(sample[:end])
+            kernels_of(sample[:end])
 
 
 def test_damage_is_a_value_error_or_harmless(sample):
@@ -123,7 +123,7 @@ def test_damage_is_a_value_error_or_harmless(sample):
         # Damage in the headers has the largest effect, but they are a small part of the file.
         damaged[chance.randrange(16, 64)] = chance.randrange(256)
         try:
-            read(bytes(damaged))
+            kernels_of(bytes(damaged))
         except ValueError:
             rejected += 1
     assert rejected > 250

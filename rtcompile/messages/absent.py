@@ -1,0 +1,136 @@
+"""Says why code lacks a kernel or a variable: the mistake, the fix, and what it has.
+
+It needs no catalogue of messages, which takes 40 ms to import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from rtcompile.cubin import demangled, kernel_symbols, simple_name, variable_symbols
+from rtcompile.errors import warn
+from rtcompile.request import cxx
+from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
+from rtcompile.request.request import CompileRequest
+
+_MOST_LISTED = 10
+# These have parentheses too, and may appear between __global__ and the kernel's name.
+_BOUNDS = re.compile(
+    r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
+)
+
+
+def absent(
+    kind: str, name: str, code: bytes, *, program: str, source: str, lowered: Mapping[str, str]
+) -> str:
+    """Return why a module has no "kernel" or "variable" of a name: the mistake, the fix, and what it has."""
+    symbols = kernel_symbols(code) if kind == "kernel" else variable_symbols(code)
+    first, fix = _why(kind, name, symbols, lowered, _in_source(source))
+    expressions = {symbol: f"'{expression}'" for expression, symbol in lowered.items()}
+    listed = [expressions.get(symbol) or demangled(symbol) for symbol in symbols[:_MOST_LISTED]]
+    more = f" and {len(symbols) - _MOST_LISTED} more" if len(symbols) > _MOST_LISTED else ""
+    has = f"the {kind}s: {', '.join(listed)}{more}" if symbols else f"no {kind}s."
+    return f"{program} has no {kind} {name!r}{first}\n  hint: {fix}\n  It has {has}"
+
+
+def warn_without_kernels(request: CompileRequest, code: ObjectCode) -> None:
+    """Warn if the code of a source with ``__global__`` functions has no kernel.
+
+    A source of device functions or variables has none on purpose, also beside a kernel that is only declared.
+    """
+    found = _in_source(request.source)
+    if any(found.values()) or (found and not variable_symbols(code.code)):
+        warn(f"{request.name}: {no_kernels(code, request.source)}")
+
+
+def no_kernels(code: ObjectCode, source: str) -> str:
+    """Return why a cubin or PTX has no kernel; "" if it has one, and for other code."""
+    mark = KERNEL_MARKS.get(code.kind)
+    if mark is None or mark in code.code:
+        return ""
+    found = _in_source(source)
+    templates = [name for name, is_template in found.items() if is_template]
+    if templates:
+        return (
+            f"The code contains no kernel: {templates[0]!r} is a template, and nothing instantiates "
+            f"it. Name the instance: name_expressions=['{templates[0]}<float>']."
+        )
+    return "The code contains no kernel: " + (
+        "those in the source are only declared, or excluded by an #if."
+        if found
+        else "the source defines no __global__ function."
+    )
+
+
+def _in_source(source: str) -> dict[str, bool]:
+    """Return the kernels that a source mentions, and whether each is a template."""
+    found = {}
+    code = cxx.blanked(source, literals=True, directives=True)
+    for declaration in re.split("[;{}]", _BOUNDS.sub("", code)):
+        before, mark, after = declaration.partition("__global__")
+        words = after.partition("(")[0].split()
+        if mark and words and words[-1].isidentifier():  # f<int> is a specialisation
+            found[words[-1]] = cxx.has_word(before, ("template",))
+    return found
+
+
+def _why(  # a line for each mistake
+    kind: str,
+    name: str,
+    symbols: Sequence[str],
+    lowered: Mapping[str, str],
+    in_source: Mapping[str, bool],
+) -> tuple[str, str]:
+    """Return the end of the message after the missing name, and the fix."""
+    plain = name.partition("<")[0].rpartition("::")[2].strip()
+    mangled = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
+    declared = demangled(mangled[0]) if mangled else ""
+    is_mangled = f": its {declared} is C++, whose names are mangled"
+    if kind == "variable":
+        if mangled:
+            return (
+                is_mangled,
+                f"Declare it extern \"C\", or compile with name_expressions=['&{declared}'].",
+            )
+        return "", _nearest(name, symbols, lowered) or (
+            "A variable that no kernel uses, or that is static, may be gone: name it in "
+            "name_expressions to keep it."
+        )
+    if "<" in name:
+        given = f"name_expressions has {', '.join(map(repr, lowered))}" if lowered else "none is"
+        return (
+            f": a C++ name is found only if it is among name_expressions; {given}",
+            f"Compile with name_expressions=['{name}'].",
+        )
+    instances = [symbol for symbol in mangled if "<" in demangled(symbol)]
+    if instances:
+        known = next((e for e, symbol in lowered.items() if symbol in instances), "")
+        ask = f"get_function('{known}')" if known else f"name_expressions=['{name}<float>']"
+        return ": it is a template", f"Ask for an instance by its whole name: {ask}."
+    if mangled:
+        expression = declared.partition("(")[0]
+        return (
+            is_mangled,
+            f"Declare it extern \"C\" __global__, or compile with name_expressions=['{expression}'].",
+        )
+    if in_source.get(plain):
+        return (
+            ": it is a template, and nothing instantiates it",
+            f"Compile with name_expressions=['{name}<float>'] (its real arguments) and ask for "
+            "that name.",
+        )
+    if plain in in_source:
+        fix = "Is it only declared, static, or excluded by an #if?"
+        return ", although its source names it", fix
+    return "", _nearest(name, symbols, lowered) or (
+        "Ask for one of those that it has." if symbols else "Does the source define it?"
+    )
+
+
+def _nearest(name: str, symbols: Sequence[str], lowered: Mapping[str, str]) -> str:
+    import difflib
+
+    names = [*map(simple_name, symbols), *lowered]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"Is {close[0]!r} meant?" if close else ""
