@@ -154,6 +154,7 @@ def test_every_object_with_code_reports_and_saves(tmp_path):
         assert one.build.backend == "nvrtc"
     loaded = rtcompile.RawModule(path=tmp_path / "k.cubin")
     assert loaded.build.hit == "file"
+    assert loaded.report().kernels[0].name == "k"
     assert repr(loaded) == f"<RawModule the file {tmp_path / 'k.cubin'}>"
     assert repr(kernel) == "<RawKernel k: kernel.cu, cubin for sm_80>"
 

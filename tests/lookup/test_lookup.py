@@ -83,43 +83,20 @@ def test_only_the_toolkits_headers_may_be_a_second_old(tmp_path, monkeypatch):
     assert pipeline.search(queries[0], "nothing") is None
 
 
-def test_no_use_and_no_entry_is_recorded_where_compiling_is_forbidden(cache, monkeypatch):
-    request = build(CODE % 1)
-    monkeypatch.setenv("RTCOMPILE_JIT", "0")
-    for file in (cache / "index").iterdir():
-        os.utime(file, (0, 0))
-
-    assert found(request) is not None
-
-    assert {file.stat().st_mtime for file in (cache / "index").iterdir()} == {0}
-    for file in (cache / "index").iterdir():
-        file.unlink()
-
-    build(request.source)
-
-    assert not list((cache / "index").iterdir())
-
-
-def test_another_device_another_folder_of_packages_and_another_request_are_other_queries(
+def test_each_field_of_a_request_the_device_and_the_folders_of_packages_are_in_the_query(
     monkeypatch,
 ):
-    request = build(CODE % 1)
-
-    assert look(request, capability=(9, 0)) is None
-    assert look(request.replace(options=("-DN",))) is None
-    monkeypatch.setattr(sys, "path", [*sys.path, "/other/site-packages"])
-    assert look(request) is None
-
-
-def test_each_field_of_a_request_is_part_of_the_query():
     changes = {"name": "other.cu", "backend": "nvrtc", "target": "ptx", "headers": {"a.h": ""}}
     changes |= {"name_expressions": ("k",), "source": CODE % 2, "arch": "sm_90"}
-    changes["allow_fixups"] = False
+    changes |= {"allow_fixups": False, "options": ("-DN",)}
     request = build(CODE % 1)
     fields = {name: found(request.replace(**{name: value})) for name, value in changes.items()}
 
     assert fields == dict.fromkeys(changes)
     assert found(request) is not None
+    assert look(request, capability=(9, 0)) is None
+    monkeypatch.setattr(sys, "path", [*sys.path, "/other/site-packages"])
+    assert look(request) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])

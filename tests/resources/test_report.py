@@ -136,16 +136,6 @@ def test_what_cannot_be_reported_is_an_error_with_the_reason(build):
         Report.of(build, block=0)
 
 
-def test_kernels_and_modules_report_without_a_device_also_from_a_file(build, tmp_path):
-    pytest.importorskip("cupy")
-    kernel = rtcompile.RawKernel(SPILLING, "g", arch="sm_80")
-    assert [found.name for found in kernel.report().kernels] == ["g"]
-    module = rtcompile.RawModule(code=SPILLING, name_expressions=("f<int>",), arch="sm_80")
-    assert {found.name for found in module.report(block=128).kernels} == {"f<int>", "g"}
-    (tmp_path / "k.cubin").write_bytes(build.code)
-    assert len(rtcompile.RawModule(path=str(tmp_path / "k.cubin")).report().kernels) == 2
-
-
 def test_a_table_too_wide_for_a_terminal_becomes_a_few_lines_for_each_row():
     header, rows = (
         ["kernel", "registers", "limited by"],

@@ -117,7 +117,7 @@ def test_the_hints_of_another_toolchain_are_not_shown():
     known = store.failure(inputs)
     assert known is not None
     outdated = Hints("of another toolchain", (("Install it.", ""),))
-    store.keep_failure(inputs, known.replace(failure=known.failure._replace(hints=outdated)))
+    store.keep_failure(inputs, known._replace(failure=known.failure._replace(hints=outdated)))
 
     found = this_process(TYPO)["message"].partition("\nCached: ")[0]
     assert "`threadIdx` meant?" in found
@@ -194,15 +194,25 @@ def test_recompile_removes_an_outdated_failure():
     assert store.failure(inputs) is None
 
 
-def test_where_compiling_is_forbidden_nothing_is_found_or_written(monkeypatch):
+def test_where_compiling_is_forbidden_nothing_is_written_and_no_failure_found(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "mine.h").write_text("")
+    right = {"source": '#include "mine.h"\n__global__ void k() {}', "options": [f"-I{tmp_path}"]}
+    time.sleep(0.02)
+    assert this_process(**right) == {"hit": None}
     another_process()
     cache = Path(os.environ["RTCOMPILE_CACHE_DIR"])
+    for path in cache.rglob("*"):
+        os.utime(path, (1, 1))
+    os.utime(tmp_path / "mine.h")  # a hit by contents, which a writable cache records
 
     def state() -> set[tuple[str, int]]:
         return {(str(path), path.stat().st_mtime_ns) for path in cache.rglob("*")}
 
     before = state()
     monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    assert another_process(**right)["hit"] == "disk"
     assert another_process()["kind"] == "JitDisabled"
     assert another_process(TYPO + "//")["kind"] == "JitDisabled"
     assert state() == before
