@@ -2,20 +2,17 @@
 
 import os
 import shutil
-from typing import Any
 
 import pytest
 
 from rtcompile.build.failures import dependencies_of
-from rtcompile.compilers import observed
 from rtcompile.files.fileset import FileSet
 from rtcompile.request.object_code import Record
 from rtcompile.request.units import CompileFailure, Hints
 from rtcompile.store import folder, inventory
 from rtcompile.store.folder import Folder
 from rtcompile.store.store import Store
-from tests.key_inputs import HeaderTree, make_key_inputs, open_store
-from tests.store.test_cache_damage import DAMAGES
+from tests.key_inputs import make_key_inputs, open_store
 
 ERROR = "kernel.cu(3): error: identifier is undefined\n"
 NO_HEADER = "kernel.cu:2:10: fatal error: x.h: No such file or directory\n"
@@ -69,37 +66,15 @@ def test_only_failures_that_will_recur_are_remembered():
     assert [each for each in lasting if dependencies_of(each).uncacheable] == []
 
 
-def test_a_failure_is_valid_while_its_headers_are_unchanged_and_missing_ones_stay_missing(
-    cache, tmp_path
-):
-    tree = HeaderTree(tmp_path, "user0", "user1")
-    read = tree.write("user1/read.h", "old")
-    log = f'{ERROR}kernel.cu(4): catastrophic error: cannot open source file "missed.h"\n'
-    inputs = tree.key_inputs()
-    refused = failure(log, trace=(read,))
-    source = '#include <read.h>\n#include "missed.h"'
-    name = "/project/kernel.cu"
-    found = observed.record((read,), tree.search, source=source, name=name)
-    open_store(cache).keep_failure(inputs, Record(found, failure=refused))
-
-    def finds(**other: Any) -> bool:
-        return open_store(cache).failure(tree.key_inputs(**other)) is not None
-
-    assert finds()
-    assert not finds(source="other")
-    assert not finds(compilers={"nvrtc": "another"})
-    assert not finds(linker="another")
-    assert not finds(allow_fixups=False)
-    tree.write("user0/missed.h", "")
-    assert not finds()
-    (tmp_path / "user0/missed.h").unlink()
-    assert finds()
-    tree.write("user1/read.h", "new and longer")
-    assert not finds()
-    tree.write("user1/read.h", "old")
-    assert finds(), "its times are others, its contents are not"
-    (tmp_path / "user1/read.h").unlink()
-    assert not finds()
+def test_a_failure_is_found_by_equal_inputs_and_equal_contents_of_its_headers(cache, tree):
+    kept = Record(tree.record("user0/a.h"), failure=failure())
+    open_store(cache).keep_failure(tree.key_inputs(), kept)
+    for text, is_found in (("one", True), ("two", False), ("one", True)):
+        tree.write("user0/a.h", text)
+        assert (open_store(cache).failure(tree.key_inputs()) is not None) is is_found
+    others = {"source": "other", "linker": "another", "allow_fixups": False, "compilers": {}}
+    for name, value in others.items():
+        assert open_store(cache).failure(tree.key_inputs(**{name: value})) is None, name
 
 
 def test_a_failure_is_the_same_value_for_the_next_process(cache):
@@ -135,24 +110,6 @@ def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(cache, on_d
 
 
 # --- its folder ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_entry_is_not_used(cache, damage):
-    inputs = make_key_inputs()
-    open_store(cache).keep_failure(inputs, remembered())
-    (path,) = (cache / "records").iterdir()
-    path.write_bytes(damage(path.read_bytes()))
-    assert open_store(cache).failure(inputs) is None
-    assert not path.exists()
-
-
-def test_an_entry_that_others_could_have_written_is_not_used(cache):
-    inputs = make_key_inputs()
-    open_store(cache).keep_failure(inputs, remembered())
-    (path,) = (cache / "records").iterdir()
-    path.chmod(0o620)
-    assert open_store(cache).failure(inputs) is None
 
 
 def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache):
