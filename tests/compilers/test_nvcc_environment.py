@@ -1,14 +1,12 @@
 """A build by NVCC depends on its request, the files read and NVCC's build, and not on a shell's variables."""
 
 import re
-from typing import Any
 
 import pytest
 
 import rtcompile
 from rtcompile import toolkit
 from rtcompile.build import planned
-from rtcompile.compilers import nvcc
 from rtcompile.request import units
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -51,26 +49,6 @@ def test_a_header_beside_the_source_is_found_and_an_edit_noticed(backend, tmp_pa
     assert build(backend=backend, name=name) == (2, "memory")
     header.write_text("#define VALUE 3\n")
     assert build(backend=backend, name=name) == (3, None)
-
-
-@pytest.mark.parametrize("change", ["edit", "appear"])
-def test_a_header_that_changes_while_nvcc_runs_is_not_cached(change, tmp_path, monkeypatch):
-    name, changed = str(tmp_path / "host.cu"), tmp_path / "value.h"
-    changed.write_text("#define VALUE 2\n")
-    changed = changed if change == "edit" else tmp_path / "other.h"
-    compile = nvcc.compile
-
-    def compile_and_change(*given: Any, **more: Any) -> Any:
-        outcome = compile(*given, **more)
-        changed.write_text("#define VALUE 3\n")
-        return outcome
-
-    with monkeypatch.context() as patch:
-        patch.setattr(nvcc, "compile", compile_and_change)
-        assert build(name=name) == (2, None)
-    value = 3 if change == "edit" else 2
-    assert build(name=name) == (value, None)
-    assert build(name=name) == (value, "memory")
 
 
 @pytest.mark.parametrize("backend", ["nvrtc", "nvcc"])

@@ -96,8 +96,12 @@ def test_after_a_failure_the_next_header_must_save_more(builder, monkeypatch):
     assert (record.builds, record.failures) == (0, 1)
 
 
-def test_only_a_private_folder_is_used(tmp_path):
-    assert pch.has_private_folder(str(tmp_path))
+def test_only_a_private_folder_that_nobody_else_could_replace_is_used(tmp_path):
+    for mode, is_safe in ((0o755, True), (0o1777, True), (0o775, False)):
+        tmp_path.chmod(mode)
+        assert pch.has_private_folder(str(tmp_path)) is is_safe
+        assert tmp_path.stat().st_mode & 0o7777 == mode
+    tmp_path.chmod(0o755)
     (tmp_path / "pch").chmod(0o777)
     assert not pch.has_private_folder(str(tmp_path))
     (tmp_path / "pch").rename(tmp_path / "target")
@@ -106,13 +110,6 @@ def test_only_a_private_folder_is_used(tmp_path):
     assert not pch.has_private_folder(str(tmp_path))
     (tmp_path / "cache").write_text("a file where the cache should be")
     assert not pch.has_private_folder(str(tmp_path / "cache"))
-
-
-@pytest.mark.parametrize(("mode", "used"), [(0o755, True), (0o1777, True), (0o775, False)])
-def test_a_folder_that_others_could_replace_is_not_given_to_a_compiler(tmp_path, mode, used):
-    tmp_path.chmod(mode)
-    assert pch.has_private_folder(str(tmp_path)) is used
-    assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 def test_the_least_recently_used_headers_are_evicted(tmp_path):

@@ -178,16 +178,6 @@ def test_headers_tested_by_has_include_are_noticed_in_any_spelling(project, how)
     assert project.value(condition)[0] == 11
 
 
-@pytest.mark.some(0, project="nvcc")
-def test_a_header_that_was_looked_for_through_the_folder_above_is_noticed(project):
-    condition = '__has_include("../beside/opt.h")'
-    assert project.value(condition) == (11, None)
-    assert project.value(condition) == (11, "disk")
-    (project.root / "beside").mkdir()
-    (project.root / "beside/opt.h").touch()
-    assert project.value(condition) == (17, None)
-
-
 # --- during a build ------------------------------------------------------------------------------
 
 
