@@ -365,6 +365,22 @@ def absent_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the compilers and linkers in the order in which they were run."""
+    names: list[str] = []
+    for name, attribute in (("nvrtc", "compile"), ("nvcc", "compile"), ("nvjitlink", "link")):
+        module = importlib.import_module(f"rtcompile.compilers.{name}")
+        real = getattr(module, attribute)
+
+        def spy(*args: Any, _real: Any = real, _name: str = name, **kwargs: Any) -> Any:
+            names.append(_name)
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(module, attribute, spy)
+    return names
+
+
+@pytest.fixture
 def value_header(tmp_path: Path) -> Path:
     """A header with one macro, in the second of two folders, old enough for a build to be cached."""
     for name in ("first", "second"):

@@ -10,8 +10,7 @@ import pytest
 
 import rtcompile
 from rtcompile import cubin, toolkit
-from rtcompile.compilers import nvcc, nvrtc
-from tests.jobs import ENDLESS
+from rtcompile.compilers import nvrtc
 from tests.processes import forget_caches
 from tests.tables import from_table
 
@@ -29,21 +28,6 @@ PLAIN = """extern "C" __global__ void k(float* p, int n) {
   for (int i = 0; i < n; i++) s[i % 8] += p[i] * p[i + 1];
   p[threadIdx.x] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
 }"""
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """Names of the compilers in the order in which they were run."""
-    names: list[str] = []
-    for module in (nvrtc, nvcc):
-        real = module.compile
-
-        def spy(*args, _real=real, _module=module, **kwargs):
-            names.append(_module.__name__.rpartition(".")[2])
-            return _real(*args, **kwargs)
-
-        monkeypatch.setattr(module, "compile", spy)
-    return names
 
 
 def compile(source=HOST, *, arch="sm_90a", **arguments):
@@ -204,7 +188,7 @@ def test_without_nvcc_the_error_is_nvrtcs_with_an_installation_hint(part, monkey
 def test_an_error_that_a_flag_fixes_does_not_need_nvcc(source, flag, runs):
     code = compile(source)
 
-    assert runs == ["nvrtc", "nvrtc"]
+    assert [name for name in runs if name != "nvjitlink"] == ["nvrtc", "nvrtc"]
     assert (code.build.backend, flag in code.build.why) == ("nvrtc", True)
 
 
@@ -274,7 +258,7 @@ def test_the_options_that_several_errors_need_add_up(runs):
     )
     code = compile(source)
 
-    assert set(runs) == {"nvrtc"}
+    assert set(runs) == {"nvrtc", "nvjitlink"}
     assert "--device-int128" in code.build.why
     assert "-rdc=true" in code.build.why
 
@@ -340,14 +324,6 @@ def test_the_failed_compiler_is_skipped_after_the_code_was_evicted(runs):
 
     assert runs == ["nvrtc", "nvcc", "nvcc"]
     assert (code.build.hit, "<vector>" in code.build.why) == (None, True)
-
-
-def test_a_build_that_exceeded_its_limits_is_tried_again(runs):
-    for _ in range(2):
-        with pytest.raises(rtcompile.CompileTimeout):
-            compile(ENDLESS, timeout=0.2)
-
-    assert len(runs) == 2
 
 
 def test_with_nvrtc_first_a_request_for_nvcc_takes_nvrtc_and_the_note_has_the_seconds_saved(runs):

@@ -10,7 +10,6 @@ import pytest
 import rtcompile
 from rtcompile import CompileRequest, cubin, settings, toolkit
 from rtcompile.build import pipeline
-from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from tests.processes import forget_caches
@@ -18,21 +17,6 @@ from tests.programs import CALLER, LIBRARY
 from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """Names of the compilers and linkers in the order in which they were run."""
-    names: list[str] = []
-    for module, attribute in ((nvrtc, "compile"), (nvcc, "compile"), (nvjitlink, "link")):
-        real = getattr(module, attribute)
-
-        def spy(*args, _real=real, _module=module, **kwargs):
-            names.append(_module.__name__.rpartition(".")[2])
-            return _real(*args, **kwargs)
-
-        monkeypatch.setattr(module, attribute, spy)
-    return names
 
 
 def compile(source=CALLER, *, arch="sm_90", **arguments):

@@ -107,11 +107,12 @@ def test_an_empty_batch_returns_nothing():
 
 
 @pytest.mark.usefixtures("two_slots")
-def test_a_cancelled_future_wakes_its_waiters_and_the_next_build_works():
-    endless, quick = submit_many([ENDLESS, *variants(1)])
-    assert len(kernels(quick.result())) == 1
+def test_an_endless_build_delays_no_other_and_its_cancellation_wakes_only_its_waiters():
+    endless, quick, *others = submit_many([ENDLESS, *variants(5)])
+    assert len(kernels(quick.result(60))) == 1
     assert endless.cancel()
     assert endless.cancel()
+    assert all(future.result(60) for future in others)
     with pytest.raises(CancelledError):
         endless.result()
     assert not quick.cancel()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 from rtcompile.workers import pool
-from tests.jobs import ENDLESS, children, until
+from tests.jobs import children, until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -125,15 +124,6 @@ def test_a_warning_is_in_the_log_of_its_build(together):
     assert ["never referenced" in one.build.log for one in built] == [False, True, False]
 
 
-def test_an_endless_build_delays_no_other_and_cancels_none(together, two_slots):
-    endless, *others = submit_many([request(ENDLESS), *map(kernel, range(5))])
-    assert others[0].result(60)
-    assert endless.cancel()
-    assert all(future.result(60) for future in others)
-    with pytest.raises(CancelledError):
-        endless.result()
-
-
 def test_a_batch_waits_for_a_build_of_another_process(together):
     wanted = [kernel(number) for number in range(6)]
     settings = Settings.from_environ()
@@ -217,25 +207,15 @@ def test_a_batch_that_reads_the_same_headers_keeps_its_worker(folder, workers):
     assert all(len(one.build.headers) == 1 for one in built)
 
 
-def test_a_reused_worker_reads_an_edited_header(folder, workers):
+@pytest.mark.parametrize("header", ["n.h", "first/n.h"], ids=["edited", "shadowed"])
+def test_a_reused_worker_reads_an_edited_and_a_new_header(folder, workers, header):
+    (folder / "first").mkdir()
     wanted = reading(folder, 5)
+    options = (f"-I{folder}/first", *wanted.options)
     for value in (1, 2):
-        (folder / "n.h").write_text(f"#define N {value} // {'x' * value}\n")
-        code = rtcompile.compile(wanted.source, options=wanted.options, arch="sm_90", target="ptx")
+        code = rtcompile.compile(wanted.source, options=options, arch="sm_90", target="ptx")
         assert f"{5 + value};" in code.code.decode()
-    assert workers[0] == workers[1]
-
-
-def test_a_reused_worker_finds_a_new_shadowing_header(folder, workers):
-    first = folder / "first"
-    first.mkdir()
-    wanted = reading(folder, 5)
-    for value in (1, 2):
-        code = rtcompile.compile(
-            wanted.source, options=(f"-I{first}", *wanted.options), arch="sm_90", target="ptx"
-        )
-        assert f"{5 + value};" in code.code.decode()
-        (first / "n.h").write_text("#define N 2\n")
+        (folder / header).write_text("#define N 2 // another size\n")
     assert workers[0] == workers[1]
 
 

@@ -54,12 +54,6 @@ def test_the_users_directories_come_first(tmp_path):
     assert compile(source, options=(f"-I {tmp_path}",)).build.headers[0].label == "user0"
 
 
-def test_a_header_beside_the_notebook_does_not_shadow_the_toolkits(tmp_path, monkeypatch):
-    (tmp_path / "mma.h").write_text("#error read from the current directory\n")
-    monkeypatch.chdir(tmp_path)
-    compile(WMMA)
-
-
 # --- the cache ---------------------------------------------------------------------------------
 
 
@@ -175,9 +169,6 @@ def test_the_log_goes_to_the_stream_also_on_a_hit():
         stream = io.StringIO()
         compile(source, log_stream=stream)
         assert "unused" in stream.getvalue()
-
-
-# --- CUDA 13 -----------------------------------------------------------------------------------
 
 
 # --- headers that shadow NVCC's, and folders that are others for another process ---------------

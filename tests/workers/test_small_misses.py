@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.pool import Job, JobResult, Pool
 from rtcompile.workers.zygote import Child, Order
-from tests.jobs import ENDLESS, eventually
 from tests.processes import python
 from tests.tables import from_table
 
@@ -67,23 +65,7 @@ def children(pool: Pool) -> list[int]:
     return [int(pid) for pid in Path(path).read_text().split()]
 
 
-def computing(pool: Pool) -> list[int]:
-    """Return the child processes that have computed for a tenth of a second, so they have a job."""
-    tick = os.sysconf("SC_CLK_TCK")
-    found = []
-    for pid in children(pool):
-        with suppress(OSError):  # the process has ended
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if int(fields[11]) > tick / 10:
-                found.append(pid)
-    return found
-
-
 # --- one process for reusable jobs ----------------------------------------------------------------
-
-
-def test_consecutive_reusable_jobs_share_one_process(pool):
-    assert len({compiled(pool, KERNEL % n)["pid"] for n in range(4)}) == 1
 
 
 def test_a_job_with_lasting_options_or_a_limit_has_its_own_process(pool):
@@ -148,16 +130,6 @@ def test_jobs_with_different_precompiled_headers_share_only_the_process(pool, tm
     ]
     assert compiler_result(shared[3]) == compiler_result(fresh[0])
     assert compiler_result(shared[2]) == compiler_result(compiled(pool, KERNEL % 1, reusable=False))
-
-
-def test_two_reusable_jobs_at_once_have_a_process_each(pool):
-    thread = threading.Thread(target=pool.run, args=(job(ENDLESS), Limits()))
-    thread.start()
-    assert eventually(lambda: pool.zygotes and computing(pool))
-    (first,) = computing(pool)
-    assert compiled(pool, KERNEL % 1)["pid"] != first
-    os.kill(first, signal.SIGKILL)
-    thread.join()
 
 
 @pytest.mark.some
