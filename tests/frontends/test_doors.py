@@ -74,18 +74,8 @@ def test_every_spelling_gives_the_same_code_and_another_process_finds_it(door, s
 
 @pytest.mark.some
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("kernel", QUICK)
+@pytest.mark.parametrize("kernel", [*QUICK, pytest.param("CuTe", marks=pytest.mark.slow)])
 def test_a_kernel_with_headers_gives_the_same_code_through_every_door(door, kernel, program):
-    check_code(door, kernel, program)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS)
-def test_a_kernel_with_cute_gives_the_same_code_through_every_door(door, program):
-    check_code(door, "CuTe", program)
-
-
-def check_code(door: str, kernel: str, program: Program) -> None:
     program.salt = ""  # the doors share the builds, which take seconds with CuTe
     plain = program.options("compile", OPTIONS)
     named = {"name": NAMES[door]} if door in NAMES else {}  # some symbols contain the name
@@ -214,21 +204,17 @@ OF_CUPY = {"name": "k.cu"}
 MAY_ADD_FLAGS = ["compile", "compile_many"]
 
 
-@pytest.mark.parametrize("first", MAY_ADD_FLAGS)
-def test_code_with_an_added_flag_is_not_given_to_cupy(first, program):
-    for _ in range(2):
-        assert program.request(program.first, first, NEEDS_A_FLAG, **OF_CUPY)
-        for process in (program.first, program.second):
-            with pytest.raises(RequestError):
-                program.request(process, "install", NEEDS_A_FLAG)
-
-
-@pytest.mark.parametrize("then", MAY_ADD_FLAGS)
-def test_a_source_that_cupy_rejects_is_compiled_by_doors_that_may_add_a_flag(then, program):
-    for _ in range(2):
+@pytest.mark.parametrize("ours", MAY_ADD_FLAGS)
+@pytest.mark.parametrize("is_first", [True, False], ids=["before CuPy", "after CuPy"])
+def test_only_doors_that_may_add_a_flag_compile_what_needs_one(is_first, ours, program):
+    for turn in range(4):
+        if (turn % 2 == 0) is is_first:
+            assert program.request(program.first, ours, NEEDS_A_FLAG, **OF_CUPY)
+            continue
         with pytest.raises(RequestError, match="CompileE"):
             program.request(program.first, "install", NEEDS_A_FLAG)
-        assert program.request(program.first, then, NEEDS_A_FLAG, **OF_CUPY)
+        with pytest.raises(RequestError):
+            program.request(program.second, "install", NEEDS_A_FLAG)
 
 
 @pytest.mark.some(2)

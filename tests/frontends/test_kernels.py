@@ -94,15 +94,6 @@ def test_under_jitify_the_working_directory_is_searched_last_and_in_the_key(tmp_
 
 
 @pytest.mark.needs_compiler
-def test_options_may_be_one_string_with_a_space(tmp_path):
-    (tmp_path / "mine.h").write_text("")
-    kernel = rtcompile.RawKernel(
-        '#include "mine.h"\n' + CODE, "k", (f"-I {tmp_path}",), arch="sm_80"
-    )
-    assert kernel.build.headers[0].relative == "mine.h"
-
-
-@pytest.mark.needs_compiler
 @pytest.mark.parametrize("given", [{}, {"name_expressions": ["k"]}], ids=["kernel", "module"])
 def test_the_classes_search_include_dirs_relative_to_the_working_directory(
     tmp_path, monkeypatch, given
