@@ -15,8 +15,8 @@ Kinds of steps; after each, three processes request the kernel in any order, thr
 - an input of the linker (LTO-IR, PTX, a source), named by `link=`, is written, with its times set back,
   replaced by a rename, moved or removed;
 - *twice*: a header is edited twice within a second, and requested in between;
-- *during*: any of the changes is made while a process builds;
-- *race*: a thread makes several changes one after the other while four processes build the same kernel;
+- *race*: a thread makes one change while a process builds, or several one after the other while four processes
+  build the same kernel;
 - a wait that is shorter than a tick of the file system's clock.
 
 Kernels include headers in thirteen spellings (`steps.INCLUDES`), along 2 to 5 folders, absolute or relative.
@@ -201,19 +201,7 @@ class Course:
             kernel = kernel._replace(given={**kernel.given, name: text})
             self.kernels[step.kernel] = kernel
         kernel = kernel._replace(source=f"// {self.root.name}\n{kernel.source}")
-        if kind == "during":
-            part, change = arguments
-            kernel = kernel._replace(source=f"// during {number}\n{kernel.source}")
-            timer = threading.Timer(part * self._seconds, self._change, [change])
-            begin = time.monotonic()
-            process = self.players.start("same", kernel, self.root, "compile")
-            timer.start()
-            self.players.finish(
-                process
-            )  # the result may be from before, after or during the change
-            self._seconds = time.monotonic() - begin
-            timer.join()
-        elif kind == "race":
+        if kind == "race":
             kernel = kernel._replace(source=f"// race {number}\n{kernel.source}")
             self._race(kernel, *arguments)
         elif kind == "twice":
@@ -221,7 +209,7 @@ class Course:
             self._begin_a_second()
             for value in numbers:
                 self.players.request("same", kernel, self.root, "compile")
-                self.folder.change(["number", path, value])
+                self.folder.change(["number", path, value, ""])
         elif kind != "given":
             self._change(step.change)
         got = {who: self.players.request(who, kernel, self.root, step.door) for who in step.order}
@@ -244,23 +232,24 @@ class Course:
         else:
             self.folder.change(change)
 
-    def _race(self, kernel: Kernel, changes: list[list[Any]]) -> None:
-        """Make the changes in order while four processes build the kernel."""
+    def _race(self, kernel: Kernel, count: int, part: float, changes: list[list[Any]]) -> None:
+        """Make the changes in order, in a part of the time for which this many processes build the kernel."""
 
         def edit() -> None:
             for change in changes:
-                time.sleep(self._seconds / len(changes))
+                time.sleep(part * self._seconds / len(changes))
                 self._change(change)
 
-        builders = [*self.players.live.values(), *self.players.further]
+        builders = [*self.players.live.values(), *self.players.further][:count]
         editor = threading.Thread(target=edit)
-        editor.start()
+        begin = time.monotonic()
         for process in builders:
             self.players.start_in(process, kernel, self.root, "")
+        editor.start()
         for process in builders:
-            self.players.finish(
-                process
-            )  # the result may be from before, after or during the change
+            # The result may be from before, after or during the changes.
+            self.players.finish(process)
+        self._seconds = (time.monotonic() - begin) / count
         editor.join()
 
     def _begin_a_second(self) -> None:

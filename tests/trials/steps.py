@@ -129,9 +129,9 @@ def _step(chance: random.Random, kernels: list[Kernel], mounts: bool) -> Step:
         change = ["given", NAMES[name], text_of(chance, name)]
     elif chance.random() < 0.1:
         several = [changed() for _ in range(chance.randint(2, 5))]
-        change = ["race", [each for each in several if each[0] != "twice"]]
+        change = ["race", 4, 1.0, [each for each in several if each[0] != "twice"]]
     if change[0] not in ("twice", "race", "given") and chance.random() < 0.2:
-        change = ["during", chance.random(), change]
+        change = ["race", 1, chance.random(), [change]]
     return Step(change, number, order, door)
 
 
@@ -157,10 +157,10 @@ def _change(chance: random.Random, looked_at: list[str], mounts: bool) -> list[A
     text = text_of(chance, name)
     changes: list[tuple[int, list[Any]]] = [
         (8, ["write", path, text]),
-        (8, ["number", path, str(chance.randrange(1000, 9999))]),
-        (5, ["number and time", path, str(chance.randrange(1000, 9999))]),
+        (8, ["number", path, str(chance.randrange(1000, 9999)), ""]),
+        (5, ["number", path, str(chance.randrange(1000, 9999)), "time"]),
         (4, ["twice", path, *(str(chance.randrange(1000, 9999)) for _ in range(2))]),
-        (4, ["number by rename", path, str(chance.randrange(1000, 9999))]),
+        (4, ["number", path, str(chance.randrange(1000, 9999)), "rename"]),
         (5, ["remove", path]),
         (3, ["folder", path]),
         (3, ["move", path, chance.choice(PATHS)]),

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -193,22 +193,6 @@ def some_records() -> bytes:
     return encode_records("key", [build, failed, build], search=SEARCH)
 
 
-def damages(data: bytes, chance: random.Random) -> Iterator[bytes]:
-    """Yield truncations at each length of the head and at many others, flipped bits, and noise."""
-    lengths = {*range(130), *(chance.randrange(len(data)) for _ in range(200)), len(data) - 1}
-    for length in sorted(lengths):
-        yield data[:length]
-    for position in {*range(130), *(chance.randrange(len(data)) for _ in range(300))}:
-        flipped = bytearray(data)
-        flipped[position] ^= 1 << chance.randrange(8)
-        yield bytes(flipped)
-    for _ in range(200):
-        yield chance.randbytes(chance.randrange(400))
-        yield data[:96] + chance.randbytes(chance.randrange(400))
-    yield data + b"\0"
-    yield data[:96] + data
-
-
 def an_object() -> bytes:
     return objects.encode("key", make_object(b"code" * 50), "kernel.cu")
 
@@ -221,19 +205,12 @@ FILES: dict[str, tuple[Callable[[], bytes], Callable[[bytes], object]]] = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_damaged_file_is_not_decoded(kind):
-    make, decode = FILES[kind]
-    assert decode(make()) is not None
-    for damaged in damages(make(), random.Random(1)):
-        assert decode(damaged) is None
-
-
-@pytest.mark.parametrize("kind", FILES)
 def test_invalid_fields_with_a_valid_digest_are_harmless(kind):
     chance = random.Random(3)
     make, decode = FILES[kind]
     real = sealed.unseal(kind, "key", make())
     assert real is not None
+    assert decode(make()) is not None
     for _ in range(2000):
         fields = list(real)
         for _ in range(chance.randrange(1, 4)):

@@ -46,23 +46,10 @@ class Folder:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
-    def _renumbered(self, path: Path, number: str) -> str:
-        """Return a header's text with another number, of the same size."""
+    def _number(self, path: Path, number: str, how: str) -> None:
+        """Give a header another number, of the same size."""
         before, _, after = path.read_text().rpartition(' "')
-        return f'{before} "{number}{after[4:]}'
-
-    def _number(self, path: Path, number: str) -> None:
-        path.write_text(self._renumbered(path, number))
-
-    def _number_and_time(self, path: Path, number: str) -> None:
-        before = path.stat()
-        self._number(path, number)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-    def _number_by_rename(self, path: Path, number: str) -> None:
-        new = path.with_name("new")
-        new.write_text(self._renumbered(path, number))
-        new.rename(path)
+        self.replace(path, f'{before} "{number}{after[4:]}'.encode(), how)
 
     def replace(self, path: Path, data: bytes, how: str) -> None:
         """Write a file, with its times as before ("time"), or by a rename ("rename")."""
