@@ -187,8 +187,8 @@ def product(
 
 
 @functools.cache
-def wmma_module(jitify: bool) -> rtcompile.RawModule:
-    return wmma_gemm.load(jitify=jitify)
+def loaded(example: Any, **arguments: Any) -> rtcompile.RawModule:
+    return example.load(**arguments)
 
 
 def run_wmma_gemm(draw: Draw) -> Outcome:
@@ -204,15 +204,10 @@ def run_wmma_gemm(draw: Draw) -> Outcome:
         draw,
         f"{operand} {m}x{n}x{k}" + (", jitify" if jitify else ""),
         (a, b),
-        lambda a, b: wmma_gemm.matmul(a, b, operand, wmma_module(jitify)),
+        lambda a, b: wmma_gemm.matmul(a, b, operand, loaded(wmma_gemm, jitify=jitify)),
         wmma_gemm.OPERANDS[operand].tolerance,
         widen=lambda x: widen(x).astype(np.float64),
     )
-
-
-@functools.cache
-def cute_module() -> rtcompile.RawModule:
-    return cute_tiled_copy.load()
 
 
 def run_cute_tiled_copy(draw: Draw) -> Outcome:
@@ -225,7 +220,7 @@ def run_cute_tiled_copy(draw: Draw) -> Outcome:
         return off_by(got.get(), left @ right, np.abs(left) @ np.abs(right) + 1e-4)
 
     def multiply(a: Any, b: Any) -> Any:
-        return cute_tiled_copy.matmul(a, b, expression, cute_module())
+        return cute_tiled_copy.matmul(a, b, expression, loaded(cute_tiled_copy))
 
     return attempt(draw, f"{expression} {m}x{n}x{k}", (a, b), multiply, compare, 5e-4)
 
@@ -286,10 +281,6 @@ def hopper(draw: Draw, example: Any) -> Outcome:
     return Outcome("bfloat16 " + what, error, 4e-3)
 
 
-def run_sm90_gemm(draw: Draw) -> Outcome:
-    return hopper(draw, sm90_gemm)
-
-
 @functools.cache
 def build_cutlass() -> None:
     """Build all instances together, since each takes half a minute and all will be drawn."""
@@ -303,11 +294,6 @@ def run_cutlass_gemm(draw: Draw) -> Outcome:
     return hopper(draw, cutlass_gemm)
 
 
-@functools.cache
-def layout_module() -> rtcompile.RawModule:
-    return layout_conversion.load()
-
-
 def run_layout_conversion(draw: Draw) -> Outcome:
     rows, per_thread, scratch = draw.pick(layout_conversion.CASES)
     columns = draw.size(128)
@@ -319,15 +305,10 @@ def run_layout_conversion(draw: Draw) -> Outcome:
         return off_by(got.get(), expected, np.abs(wide).sum(axis=1, keepdims=True))
 
     def run(x: Any) -> Any:
-        return layout_conversion.broadcast_sums(x, per_thread, scratch, layout_module())
+        return layout_conversion.broadcast_sums(x, per_thread, scratch, loaded(layout_conversion))
 
     what = f"{rows} rows, {per_thread} a thread, scratch {scratch}, {columns} columns"
     return attempt(draw, what, (x,), run, compare, 1e-6)
-
-
-@functools.cache
-def reductions_module(**arguments: Any) -> rtcompile.RawModule:
-    return reductions.load(**arguments)
 
 
 def run_reductions(draw: Draw) -> Outcome:
@@ -336,7 +317,7 @@ def run_reductions(draw: Draw) -> Outcome:
         values = draw.rng.random(size) + 0.1
         x = draw.memory.room("x", values, start=int(draw.rng.integers(9)))
         x.set(values)
-        reductions.normalise(x, reductions_module(enable_cooperative_groups=True))
+        reductions.normalise(x, loaded(reductions, enable_cooperative_groups=True))
         return Outcome(
             f"normalise {size}", off_by(x.get(), values / values.sum(), 1 / values.sum()), 1e-12
         )
@@ -349,7 +330,7 @@ def run_reductions(draw: Draw) -> Outcome:
         return off_by(got.get(), wide.sum(axis=1), np.abs(wide).sum(axis=1) + 1e-30)
 
     def run(x: Any) -> Any:
-        return reductions.row_sums(x, method, reductions_module())
+        return reductions.row_sums(x, method, loaded(reductions))
 
     tolerance = {"float32": 1e-6, "float64": 1e-14, "int32": 0.0}[dtype]
     return attempt(draw, f"{method} {dtype} {rows}x{columns}", (x,), run, compare, tolerance)
@@ -419,7 +400,7 @@ def run_async_copy(draw: Draw) -> Outcome:
 CASES: dict[str, Callable[[Draw], Outcome]] = {
     "wmma_gemm": run_wmma_gemm,
     "cute_tiled_copy": run_cute_tiled_copy,
-    "sm90_gemm": run_sm90_gemm,
+    "sm90_gemm": functools.partial(hopper, example=sm90_gemm),
     "cutlass_gemm": run_cutlass_gemm,
     "layout_conversion": run_layout_conversion,
     "pipelined_matmul": run_pipelined_matmul,

@@ -1,12 +1,11 @@
 """Constructed kernels are compiled for the device before the program has a context, without initialising CUDA."""
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 PROGRAM = """
     import os, time
@@ -32,18 +31,9 @@ USE = """
 
 
 def run(program: str, cache: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={
-            **os.environ,
-            "RTCOMPILE_CACHE_DIR": str(cache),
-            "PYTHONWARNINGS": "ignore::DeprecationWarning",  # Python 3.12 warns of forks while threads run
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    # Python 3.12 warns of forks while threads run.
+    environ = {"RTCOMPILE_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
+    done = python(program, environ=environ, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,9 +1,7 @@
 """Bundled kernels of a package run on the device without compiling, and check their arguments."""
 
-import os
 import pickle
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ cp = pytest.importorskip("cupy")
 from rtcompile import InvalidRequest  # noqa: E402
 from rtcompile.cli import bundling  # noqa: E402
 from tests.packages import Package  # noqa: E402
+from tests.processes import python, ran  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,22 +97,17 @@ def test_the_example_package_passes_its_tests_without_compiling(tmp_path, arch):
     archs = {"own": device_arch(), "older": f"sm_{major}0", "ptx": "compute_80"}
     project = tmp_path / "fastrows"
     shutil.copytree(ROOT / "examples/fastrows", project)
-    environ = {**os.environ, "PYTHONPATH": f"{project}:{ROOT}"}
+    environ = {"PYTHONPATH": f"{project}:{ROOT}"}
     bundle = project / "fastrows/kernels.rtcb"
     code = (
         "from rtcompile.cli import bundling; import sys;"
         "bundling.bundle(['fastrows'], sys.argv[1], archs=sys.argv[2:])"
     )
     built_for = [archs[arch], device_arch()] if arch == "own" else [archs[arch]]
-    subprocess.run([sys.executable, "-c", code, bundle, *built_for], env=environ, check=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "softmax or normalize", "tests"],
-        cwd=project,
-        env={**environ, "RTCOMPILE_JIT": "0", "RTCOMPILE_CACHE_DIR": str(tmp_path / "none")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    python(code, bundle, *built_for, environ=environ, check=True)
+    words = [sys.executable, "-m", "pytest", "-q", "-k", "softmax or normalize", "tests"]
+    environ |= {"RTCOMPILE_JIT": "0", "RTCOMPILE_CACHE_DIR": str(tmp_path / "none")}
+    done = ran(*words, cwd=project, environ=environ)
     assert done.returncode == 0, done.stdout
     assert "skipped" not in done.stdout
     assert not (tmp_path / "none").exists()

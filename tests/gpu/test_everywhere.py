@@ -71,12 +71,5 @@ def test_a_bundle_of_a_record_is_all_that_a_fresh_container_needs(tmp_path):
     run("-m", "rtcompile", "run", "--record", str(record), str(script), cache=tmp_path / "1")
     assert main(["bundle", str(record), "-o", bundle]) == 0
 
-    run(
-        "-m",
-        "rtcompile",
-        "run",
-        "--check",
-        str(script),
-        cache=tmp_path / "2",
-        RTCOMPILE_BUNDLES=bundle,
-    )
+    words = ["-m", "rtcompile", "run", "--check", str(script)]
+    run(*words, cache=tmp_path / "2", RTCOMPILE_BUNDLES=bundle)
