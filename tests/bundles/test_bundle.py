@@ -69,13 +69,15 @@ def test_a_batch_is_found_in_a_bundle(bundled, monkeypatch):
     ]
 
 
-def test_the_packages_own_headers_are_recorded(package):
+def test_the_packages_own_headers_are_recorded_and_a_new_one_that_comes_first_is_noticed(package):
     package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
     package.load()
     bundling.bundle([package.name], package.bundle, archs=("sm_80",))
     (header,) = package.load().module.compile("sm_80").build.headers
     assert header.label == "user0"
     assert header.path.startswith(str(package.folder))
+    package.write("cuda_fp16.h", "")
+    assert package.load().module.compile("sm_80").build.hit is None
 
 
 # --- not found: compiled instead -----------------------------------------------------------------
@@ -93,14 +95,6 @@ def change_options(package: Package):
 def declare_another(package: Package):
     text = (package.folder / "__init__.py").read_text()
     package.write("__init__.py", text.replace('"fill"', '"scale<double>": "", "fill"'))
-
-
-def test_a_new_header_that_comes_first_in_the_search_is_noticed(package):
-    package.write("common.cuh", "#include <cuda_fp16.h>\n" + HEADER)
-    package.load()
-    bundling.bundle([package.name], package.bundle, archs=("sm_80",))
-    package.write("cuda_fp16.h", "")
-    assert package.load().module.compile("sm_80").build.hit is None
 
 
 @needs_host_compiler

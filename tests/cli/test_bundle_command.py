@@ -37,6 +37,11 @@ def test_a_packages_kernels_are_built_and_listed(package, capsys):
     listed = capsys.readouterr().out
     assert "scale<float>, fill" in listed
     assert "k.rtcb: " in listed
+    assert run("list", "k.rtcb", "--json") == 0
+    cubin, ptx = json.loads(capsys.readouterr().out)["builds"]
+    assert (cubin["kind"], cubin["arch"], ptx["kind"]) == ("cubin", "sm_80", "ptx")
+    assert cubin["compiler"].startswith("nvrtc ")
+    assert "std c++17" in cubin["options"]
 
 
 def test_a_source_takes_architectures_names_and_options_from_the_command_line(package):

@@ -1,6 +1,5 @@
 """Tests of proving a bundle: its list, that it can be reproduced, and that its builds are found."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,19 +21,6 @@ def built(package: Package) -> Package:
     """The package with k.rtcb built for sm_80 and as PTX."""
     assert main(["bundle", package.name, "--arch", "sm_80,compute_80", "-o", "k.rtcb"]) == 0
     return package
-
-
-def test_a_bundle_is_listed_and_the_same_builds_are_the_same_bytes(built, capsys, monkeypatch):
-    capsys.readouterr()
-    assert main(["bundle", "list", "k.rtcb", "--json"]) == 0
-    cubin, ptx = json.loads(capsys.readouterr().out)["builds"]
-    assert (cubin["kind"], cubin["arch"], ptx["kind"]) == ("cubin", "sm_80", "ptx")
-    assert cubin["compiler"].startswith("nvrtc ")
-    assert cubin["names"] == "scale<float>, fill"
-    assert "std c++17" in cubin["options"]
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(Path("empty").absolute()))
-    assert main(["bundle", built.name, "--arch", "sm_80,compute_80", "-o", "again.rtcb"]) == 0
-    assert Path("again.rtcb").read_bytes() == Path("k.rtcb").read_bytes()
 
 
 def test_the_builds_of_targets_are_found_where_nothing_can_be_compiled(built, capsys):

@@ -16,32 +16,6 @@ pytest.importorskip("hatchling", reason="hatchling builds the wheels: it is in t
 pytestmark = pytest.mark.needs_compiler
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory, build_environment: Path) -> Path:
-    """The example's wheel for one of its three architectures, since CUB takes seconds for each."""
-    project = tmp_path_factory.mktemp("wheel") / "fastrows"
-    shutil.copytree(ROOT / "examples/fastrows", project)
-    table = project / "pyproject.toml"
-    table.write_text(table.read_text().replace('"sm_80", ', "").replace(', "compute_80"', ""))
-    return build(project, "hatchling.build", "wheel", build_environment)
-
-
-@pytest.fixture(scope="module")
-def environment(
-    tmp_path_factory: pytest.TempPathFactory, wheel: Path, rtcompile_wheel: Path
-) -> Path:
-    """The Python of a new virtual environment with the two wheels, without CuPy and a toolkit."""
-    return bare_environment(tmp_path_factory.mktemp("environment"), rtcompile_wheel, wheel)
-
-
-@pytest.mark.slow  # tests/docs/test_packages_page.py builds and uses a smaller package in the same way
-def test_the_wheel_contains_the_bundle(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    assert {"fastrows/kernels.rtcb", "fastrows/kernels/rows.cu"} <= names
-    assert "fastrows/include/fastrows/reduce.cuh" in names
-
-
 USE = """
 import json, sys, fastrows
 code = fastrows._rows.compile("sm_90a")
@@ -52,8 +26,20 @@ print(json.dumps([code.build.hit, code.build.compiler, len(code.build.headers), 
 """
 
 
-@pytest.mark.slow
-def test_it_works_without_a_toolkit_a_cache_or_a_writable_folder(environment, tmp_path):
+@pytest.mark.slow  # tests/docs/test_packages_page.py builds and uses a smaller package in the same way
+def test_its_wheel_works_without_a_toolkit_a_cache_or_a_writable_folder(
+    build_environment, rtcompile_wheel, tmp_path
+):
+    """The wheel is for one of its three architectures, since CUB takes seconds for each."""
+    project = tmp_path / "fastrows"
+    shutil.copytree(ROOT / "examples/fastrows", project)
+    table = project / "pyproject.toml"
+    table.write_text(table.read_text().replace('"sm_80", ', "").replace(', "compute_80"', ""))
+    wheel = build(project, "hatchling.build", "wheel", build_environment)
+    with zipfile.ZipFile(wheel) as archive:
+        names = {"kernels.rtcb", "kernels/rows.cu", "include/fastrows/reduce.cuh"}
+        assert {f"fastrows/{name}" for name in names} <= {*archive.namelist()}
+    environment = bare_environment(tmp_path / "environment", rtcompile_wheel, wheel)
     home = tmp_path / "home"
     home.mkdir(mode=0o500)
     done = use(environment, USE, home, RTCOMPILE_JIT="0")
