@@ -189,21 +189,6 @@ def test_a_link_to_a_file_in_another_folder_is_not_followed(environment, tmp_pat
     assert environment.searches == 3
 
 
-def test_a_flipped_bit_causes_a_new_search(environment):
-    found = current(environment.settings)
-    file = environment.file()
-    data = file.read_bytes()
-    chance = random.Random(1)
-    for _ in range(200):
-        flipped = bytearray(data)
-        flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        file.write_bytes(flipped)
-        forget_toolkit()
-        key = environments.current().toolchain_key
-        assert toolkit.read(environment.settings, key) is None
-    assert environment.as_a_new_process() == found
-
-
 def test_another_path_with_the_same_programs_causes_no_search(environment, monkeypatch):
     folder = environment.wheels.site.parent / "cuda/bin"
     program(folder / "nvcc", "12.9.86")
