@@ -97,7 +97,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 def check_kernels(request: CompileRequest, code: ObjectCode) -> None:
     """Warn if a source has ``__global__`` functions and its code no kernel, as of a template without an instance."""
     if KERNEL_MARKS.get(code.kind, b"") not in code.code and "__global__" in request.source:
-        from rtcompile.messages.absent import warn_without_kernels
+        from rtcompile.messages.loading import warn_without_kernels
 
         warn_without_kernels(request, code)
 

@@ -20,7 +20,7 @@ from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import diagnostics
-from rtcompile.messages.absent import no_kernels
+from rtcompile.messages.loading import no_kernels
 from rtcompile.messages.rendering import spelled
 from rtcompile.named import NamedTuple
 from rtcompile.request import options as compiler_options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
@@ -20,7 +19,6 @@ from rtcompile.errors import (
     DriverError,
     InvalidRequest,
     JitifyError,
-    RtcompileError,
     adopt_cupy,
 )
 from rtcompile.lookup import environment as environments
@@ -35,7 +33,7 @@ from rtcompile.request.request import (
     names_architecture,
     refuse_two_architectures,
 )
-from rtcompile.request.values import Arch, check_stream, one_of, text, truth, working_directory
+from rtcompile.request.values import check_stream, one_of, text, truth, working_directory
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings, refuse_contradiction
 
@@ -154,7 +152,9 @@ class LazyCode:
             with loading:
                 module = self.modules[device] = _load(*given)
         except CUDADriverError as error:
-            raise _load_error(error, self.program, given[0]) from None
+            from rtcompile.messages.loading import of_load
+
+            raise of_load(error, self.program, given[0]) from None
         return module
 
     def named(self, kind: str, find: Callable[[str], Any], name: str) -> Any:
@@ -163,7 +163,9 @@ class LazyCode:
             return find(name)
         except CUDADriverError as error:
             if error.status != _NOT_FOUND:
-                raise _load_error(error, self.program) from None
+                from rtcompile.messages.loading import of_load
+
+                raise of_load(error, self.program) from None
             message = _absent(self, self.object_code(), kind, name)
             reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
             raise DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND) from None
@@ -234,9 +236,11 @@ class LazyCode:
 
     def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
         """Report on the code for the current device, or on the file's."""
+        from rtcompile.messages.loading import contents
         from rtcompile.types import Report
 
-        return Report.of(self.object_code() or _read(self.path), kernel, block, dynamic_shared)
+        code = self.object_code() or contents(self.path)
+        return Report.of(code, kernel, block, dynamic_shared)
 
     def _device(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
@@ -382,60 +386,7 @@ def ordinal(loading: bool = False) -> int:
         raise lookup.no_device(str(error), loading) from None
 
 
-# --- Errors for code that the driver does not load or launch, with facts about that code -------------
-
 _NOT_FOUND = 500
-
-
-def _load_error(error: Any, program: str, code: bytes | str = b"") -> DriverError:
-    """Return the error for a program that the driver did not load; `code` is its code, or its path."""
-    from rtcompile import cubin
-    from rtcompile.messages import catalogue
-    from rtcompile.messages.facts import BuildContext
-
-    if isinstance(error, DriverError):  # there is no device, as its message says
-        return error
-    capability = None
-    with suppress(RtcompileError):
-        capability = lookup.compute_capability()
-    if isinstance(code, str):
-        path, code = code, b""
-        with suppress(RtcompileError):  # the driver's message names a file that does not exist
-            code = _read(path)
-    arch: Arch | None
-    try:
-        arch = cubin.Elf(code).arch()
-    except ValueError:
-        target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
-        arch = Arch.parse(target[1].decode()) if target else None
-    compiled_for = "" if arch is None else f" (compiled for {arch})"
-    first = f"{program}{compiled_for} was not loaded: {error}"
-    hint = catalogue.hint_for(str(error), BuildContext(arch=arch, capability=capability))
-    return DriverError(f"{first}\n  hint: {hint}" if hint else first, error.status)
-
-
-def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -> DriverError:
-    """Return the error for a launch of a `RawKernel` that the driver rejected with `message`."""
-    from rtcompile.messages import catalogue
-
-    problems = []
-    with suppress(Exception):  # every query fails in a context that an earlier error destroyed
-        threads, most = math.prod(map(int, block)), kernel.max_threads_per_block
-        static, dynamic = kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes
-        if isinstance(shared, int) and shared > dynamic:
-            problems.append(
-                f"shared_mem={shared} is more than the {dynamic} bytes of dynamic shared memory "
-                f"that the kernel may have now ({static} are static); set "
-                f"kernel.max_dynamic_shared_size_bytes = {shared} first."
-            )
-        if threads > most:
-            problems.append(
-                f"{threads} threads in a block are more than the {most} that the kernel's registers "
-                "and __launch_bounds__ allow; take smaller blocks."
-            )
-    hint = " ".join(problems) or catalogue.hint_for(message)
-    first = f"the launch of {kernel.name} was rejected: {message}"
-    return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
 
 
 def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
@@ -447,22 +398,13 @@ def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
 
 
 def _absent(lazy: LazyCode, built: ObjectCode | None, kind: str, name: str) -> str:
-    from rtcompile.messages.absent import absent
+    from rtcompile.messages.loading import absent, contents
 
     return absent(
         kind,
         name,
-        _read(lazy.path) if built is None else built.code,
+        contents(lazy.path) if built is None else built.code,
         program=lazy.program,
         source=lazy.arguments["code"] or "",
         lowered={} if built is None else built.lowered_names,
     )
-
-
-def _read(path: str | None) -> bytes:
-    """Return the contents of a module's file."""
-    try:
-        with open(path or "", "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None

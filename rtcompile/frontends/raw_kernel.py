@@ -23,7 +23,6 @@ from rtcompile.frontends.lazy_code import (
     check_kernel,
     code_of,
     current_device,
-    of_launch,
     ordinal,
 )
 from rtcompile.lookup import environment as environments
@@ -157,6 +156,8 @@ def _explained(kernel: RawKernel, error: Any, block: Any, shared: Any) -> Any:
         return error
     if isinstance(error, RtcompileError):
         return errors.unchained(error)
+    from rtcompile.messages.loading import of_launch
+
     return of_launch(kernel, str(error), error.status, block, shared)
 
 

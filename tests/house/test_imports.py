@@ -43,7 +43,8 @@ PORTS = {
     "lookup.find": {"listeners", "Listener"},
     "build.elsewhere": None,
     "build.measured": None,
-    "frontends.lazy_code": {"ordinal", "of_launch"},
+    "frontends.lazy_code": {"ordinal"},
+    "messages.loading": {"of_launch"},
     "cubin": None,
 }
 # It may also import helpers that do not depend on requests and builds, since a copy in each extra would be

@@ -12,7 +12,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
-from rtcompile.frontends.lazy_code import of_launch  # noqa: E402
+from rtcompile.messages.loading import of_launch  # noqa: E402
 from tests.mistakes import MISTAKES, pretended_device  # noqa: E402
 from tests.processes import build_of, functions_of  # noqa: E402
 

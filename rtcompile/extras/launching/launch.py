@@ -20,7 +20,7 @@ import numpy as np
 
 from rtcompile.errors import DriverError, InvalidRequest, shown
 from rtcompile.extras.launching import bindings, device_array
-from rtcompile.frontends.lazy_code import of_launch, ordinal
+from rtcompile.frontends.lazy_code import ordinal
 from rtcompile.request.values import items, truth, whole
 
 if TYPE_CHECKING:
@@ -268,6 +268,8 @@ class _Loaded:
         failed, text = self.driver.cuGetErrorString(status)
         if not int(failed) and text:
             message += f": {text.decode() if isinstance(text, bytes) else text}"
+        from rtcompile.messages.loading import of_launch
+
         return of_launch(self._kernel, message, int(status), _three("block", how[1]), how[5])
 
     def _allow_shared_memory(self, needed: int) -> None:

@@ -1,18 +1,23 @@
-"""Says why code lacks a kernel or a variable: the mistake, the fix, and what it has.
+"""Says why code is not loaded or launched, and why it lacks a kernel or a variable: the mistake, the fix, what it has.
 
-It needs no catalogue of messages, which takes 40 ms to import.
+The catalogue of messages, which takes 40 ms to import, is imported for errors of the driver only.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
-from rtcompile.cubin import demangled, kernel_symbols, simple_name, variable_symbols
-from rtcompile.errors import warn
+from rtcompile.cubin import Elf, demangled, kernel_symbols, simple_name, variable_symbols
+from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, warn
+from rtcompile.lookup import find as lookup
 from rtcompile.request import cxx
 from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
 from rtcompile.request.request import CompileRequest
+from rtcompile.request.values import Arch
 
 _MOST_LISTED = 10
 # These have parentheses too, and may appear between __global__ and the kernel's name.
@@ -134,3 +139,65 @@ def _nearest(name: str, symbols: Sequence[str], lowered: Mapping[str, str]) -> s
     names = [*map(simple_name, symbols), *lowered]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"Is {close[0]!r} meant?" if close else ""
+
+
+# --- Errors of the driver ---------------------------------------------------------------------------
+
+
+def of_load(error: Any, program: str, code: bytes | str = b"") -> DriverError:
+    """Return the error for a program that the driver did not load; `code` is its code, or its path."""
+    from rtcompile.messages import catalogue
+    from rtcompile.messages.facts import BuildContext
+
+    if isinstance(error, DriverError):  # there is no device, as its message says
+        return error
+    capability = None
+    with suppress(RtcompileError):
+        capability = lookup.compute_capability()
+    if isinstance(code, str):
+        path, code = code, b""
+        with suppress(RtcompileError):  # the driver's message names a file that does not exist
+            code = contents(path)
+    arch: Arch | None
+    try:
+        arch = Elf(code).arch()
+    except ValueError:
+        target = re.search(rb"^\s*\.target\s+(sm_\d+[af]?)", code, re.MULTILINE)
+        arch = Arch.parse(target[1].decode()) if target else None
+    compiled_for = "" if arch is None else f" (compiled for {arch})"
+    first = f"{program}{compiled_for} was not loaded: {error}"
+    hint = catalogue.hint_for(str(error), BuildContext(arch=arch, capability=capability))
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, error.status)
+
+
+def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -> DriverError:
+    """Return the error for a launch of a `RawKernel` that the driver rejected with `message`."""
+    from rtcompile.messages import catalogue
+
+    problems = []
+    with suppress(Exception):  # every query fails in a context that an earlier error destroyed
+        threads, most = math.prod(map(int, block)), kernel.max_threads_per_block
+        static, dynamic = kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes
+        if isinstance(shared, int) and shared > dynamic:
+            problems.append(
+                f"shared_mem={shared} is more than the {dynamic} bytes of dynamic shared memory "
+                f"that the kernel may have now ({static} are static); set "
+                f"kernel.max_dynamic_shared_size_bytes = {shared} first."
+            )
+        if threads > most:
+            problems.append(
+                f"{threads} threads in a block are more than the {most} that the kernel's registers "
+                "and __launch_bounds__ allow; take smaller blocks."
+            )
+    hint = " ".join(problems) or catalogue.hint_for(message)
+    first = f"the launch of {kernel.name} was rejected: {message}"
+    return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
+
+
+def contents(path: str | None) -> bytes:
+    """Return the contents of a module's file."""
+    try:
+        with open(path or "", "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None
