@@ -6,9 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 
-from rtcompile.messages import changes, quoted
+from rtcompile.messages import changes
 from rtcompile.messages.declared import declarations, in_source
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values, headers_in
 from rtcompile.messages.spot import expressions, in_line
@@ -104,8 +103,6 @@ def overload(match: Match, context: BuildContext) -> Values:
         fact = f"No version of {name} takes the template arguments <{named[1]}>"
         step = "A value among them must be known at compile time: a number, a constexpr variable or a template parameter"
         return {"fact": fact, "step": step}
-    if counted := _by_count(name, len(types), context):
-        return counted
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
     text = context.text[max(0, context.column - 1) :]
     call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", text)
@@ -125,60 +122,8 @@ def overload(match: Match, context: BuildContext) -> Values:
     return {"fact": fact, "step": step}
 
 
-def _by_count(name: str, given: int, context: BuildContext) -> Values | None:
-    """Return the shortest declaration of a function whose versions all take another number of arguments."""
-    notes = [
-        note for note in context.notes if f"::{name}" in note.message or f'"{name}' in note.message
-    ]
-    candidates = [note for note in notes if "template" in note.message]
-    if not candidates or not all("number of parameters" in note.message for note in candidates):
-        return None
-    fact = f"No version of {name} takes {given} argument{'s' * (given != 1)}"
-    declared = (_declared_at(name, note.file, note.line) for note in candidates)
-    found = min((each for each in declared if each), key=len, default="")
-    step = f"One version is `{name}({found})`" if found else _COMPARE
-    return {"fact": fact, "step": step}
-
-
-def _declared_at(name: str, file: str, line: int) -> str:
-    """Return the parameters of a function that a header declares at a line; "" if they are not found there."""
-    with suppress(OSError), open(file, encoding="utf-8", errors="replace") as header:
-        text = "".join(islice(header, max(0, line - 1), line + 9))
-        if call := re.search(rf"\b{re.escape(name)}\s*\(", text):
-            return " ".join(cxx.blanked(cxx.enclosed(text, call.end() - 1)).split())
-    return ""
-
-
 _LONGEST_VERSION = 100
 _COMPARE = "Compare the number and the types of the arguments with the candidates in the notes; `.log` has all of them"
-_VECTOR = r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]"
-
-
-def vector_literal(match: Match, context: BuildContext) -> Values | None:
-    """Return how CUDA makes the vector that the message's line makes as OpenCL, HLSL or GLSL do."""
-    text = cxx.blanked(context.text, literals=True)
-    wanted = match["wanted"] or match["constructor"]
-    name, inside = _around(context)
-    if not wanted:  # too many values
-        found = re.search(rf"\b({_VECTOR})\s+{name}\s*\(", text) if name else None
-        if found is None:
-            return None
-        kind = found[1]
-    elif re.fullmatch(_VECTOR, wanted) and (
-        found := re.search(rf"\(\s*{wanted}\s*\)\s*\(|(?<!\w){wanted}\s*\(", text)
-    ):
-        kind, inside = wanted, cxx.enclosed(text, found.end() - 1).strip()
-    else:
-        return None
-    written = f"({kind})(...)" if found[0].startswith("(") else f"{kind}(...)"
-    count = len(expressions(inside))
-    if count == 1:
-        inside = ", ".join([inside.strip()] * int(kind[-1]))
-    elif count != int(kind[-1]):
-        inside = ", ".join("xyzw"[: int(kind[-1])])
-    return {"written": written, "type": kind, "right": f"make_{kind}({inside})"}
-
-
 ALIASES = {"size_t": "unsigned long", "uint64_t": "unsigned long", "int64_t": "long"}
 ALIASES |= {
     "half": "__half",
@@ -270,106 +215,6 @@ def not_deduced(match: Match, context: BuildContext) -> Values | None:
     return {} if re.search(rf"\b{match['function']}\s*\(", context.text) else None
 
 
-_ATOMICS = {"double": 60, "__half2": 60, "__half": 70, "__nv_bfloat16": 80, "__nv_bfloat162": 80}
-_ATOMICS |= {"float2": 90, "float4": 90}
-_ATOMIC_REF = 60  # <cuda/atomic> stops below it
-_WIDE = {
-    "long long": "unsigned long long",
-    "long": "long long",
-    "unsigned long": "unsigned long long",
-}
-_BITS = {
-    "float": ("int", "__float_as_int"),
-    "double": ("unsigned long long", "__double_as_longlong"),
-}
-
-
-def atomic(match: Match, context: BuildContext) -> Values:
-    """Return why an atomic function does not take these arguments, and the call that it takes."""
-    name = match["function"]
-    notes = "\n".join([match.string, *(note.message for note in context.notes)])
-    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
-    types = [*cxx.split(given[1])] if given else [""]
-    kind = types[0].removesuffix(" *")
-    alias = re.search(
-        rf"\btypedef\s+([\w ]+?)\s+{kind}\s*;|\busing\s+{kind}\s*=\s*([\w ]+?)\s*;", context.code
-    )
-    kind = (alias[1] or alias[2]) if alias else ALIASES.get(kind, kind)
-    text = context.text[max(0, context.column - 1) :]
-    call = re.search(rf"\b{name}\s*\(", text)
-    values = expressions(cxx.enclosed(text, call.end() - 1)) if call else []
-    is_same = len(values) == len(types)  # of another number, the compiler could not read one
-    if not is_same or not all(values):
-        values = ["address", "value", "new_value"][: len(types)]
-    needs, arch = _ATOMICS.get(kind, 0), context.arch
-    fact = (
-        f"has no version for the types ({given[1]})" if given else "has no version for these types"
-    )
-    fact = fact.replace("__nv_bool", "bool") + (f" on {arch}" if arch else "")
-    whole = ["address", "expected", "value"] if name == "atomicCAS" else ["address", "value"]
-    if given and len(types) != len(whole) and (not call or is_same):
-        fact = f"takes {len(whole)} arguments, and this call gives {len(types)}"
-        step = f"Write `{name}({', '.join(whole)})`"
-    elif kind.startswith(("const ", "volatile ")):
-        fact = f"cannot change what a `{types[0]}` points to"
-        step = f"Declare it without {kind.split()[0]}"
-    elif name == "atomicAdd" and arch is not None and arch.number < needs:
-        fact += f": that for {kind} begins with sm_{needs}"
-        other = "write a loop with atomicCAS"
-        other = (
-            "add each member by an atomicAdd of its own" if kind in ("float2", "float4") else other
-        )
-        step = f"Compile for sm_{needs} or above, or {other}"
-    else:
-        step = _atomic_of_bits(name, kind, values) or "The notes list the types that it has"
-        is_known = kind in _WIDER
-        if (
-            step.startswith("The notes")
-            and is_known
-            and (arch is None or arch.number >= _ATOMIC_REF)
-        ):
-            step += "; cuda::atomic_ref of <cuda/atomic> takes a type of 4 or 8 bytes"
-    written = re.search(rf"`({name}\([^`]*\))`", step)
-    before = context.text[: max(0, context.column - 1)].rstrip()
-    back = {"float": "__int_as_float", "double": "__longlong_as_double"}.get(kind, "")
-    if (
-        written
-        and back
-        and "_as_" in written[1]
-        and re.search(r"[=(+*/<>!&|?:,-]$|\breturn$", before)
-    ):
-        right = f"{back}({written[1]})"
-        step = step.replace(written[1], right)
-        written = re.search(r"`(\w+\([^`]*\))`", step)
-    edited = context.with_text(whole_call(text, call), written[1]) if call and written else ""
-    return {"fact": fact, "step": step, "edited": edited}
-
-
-def _atomic_of_bits(name: str, kind: str, values: list[str]) -> str:
-    """Return the call of an atomic function that changes the same bits as another type; "" if there is none."""
-    to, convert = _WIDE.get(kind, ""), ""
-    is_ordered, note = name in ("atomicMin", "atomicMax"), ""
-    if small := re.fullmatch(r"(?:signed |unsigned )?(char|short)|(bool)", kind):
-        size = 2 if small[1] == "short" else 1
-        note = f"{name} has no version for integers of {size} byte{'s' * (size > 1)}"
-        return f"Store int or unsigned int in this array: {note}" if name != "atomicCAS" else ""
-    if name == "atomicSub" and (to or kind in _BITS):
-        return f"Add the negative: `atomicAdd({f'({to}*)' * bool(to)}{values[0]}, -({values[1]}))`"
-    if to:
-        to, note = (to, "") if is_ordered else ("unsigned long long", ": it has the same bits")
-    elif kind in _BITS and (
-        name in ("atomicCAS", "atomicExch") or (is_ordered and kind == "float")
-    ):
-        to, convert = _BITS[kind]
-        note = " if no value is negative, and otherwise a loop with atomicCAS" * is_ordered
-    elif kind in _BITS:
-        return "Write a loop with atomicCAS on the bits"
-    else:
-        return ""
-    rest = (f"{convert or f'({to})'}({each})" for each in values[1:])
-    return f"Write `{name}(({to}*)({values[0]}), {', '.join(rest)})`{note}"
-
-
 def of_numba(match: Match, context: BuildContext) -> Values:
     """Return what CUDA C++ writes for a name of Numba's module `cuda`."""
     call = re.search(rf"\bcuda{re.escape(match['name'])}\(", context.text)
@@ -377,13 +222,3 @@ def of_numba(match: Match, context: BuildContext) -> Values:
     with suppress(LookupError):
         return {"right": f"`{TABLES['numba'][match['name']].format(*cxx.split(inside))}`"}
     return {"right": "it without `cuda.`, or the function of CUDA C++ that does the same"}
-
-
-def mismatch(match: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield in what two types differ that C++ does not convert."""
-    given, wanted = match["given"], match["wanted"]
-    if given.replace("const ", "") == wanted.replace("const ", ""):
-        fact = "a pointer to const data into one that may write"
-        yield {"fact": fact, "step": quoted.to_const(given, wanted, context)}
-    else:
-        yield from changes.of("type-mismatch")(match, context)

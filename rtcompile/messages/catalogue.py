@@ -17,7 +17,6 @@ from rtcompile.messages import (
     quoted,
     repairs,
     searched,
-    syntax,
     written,
 )
 from rtcompile.messages.diagnostics import CONSEQUENCES
@@ -80,7 +79,7 @@ def _proved(
 
 
 # Where the functions of `values` are.
-_MODULES = (calls, changes, facts, names, quoted, repairs, searched, syntax, written)
+_MODULES = (calls, changes, facts, names, quoted, repairs, searched, written)
 
 
 def _read() -> tuple[KnownMessage, ...]:

@@ -9,14 +9,14 @@ from itertools import islice, pairwise
 from rtcompile.messages.declared import OPERAND, declared_as
 from rtcompile.messages.diagnostics import simplified
 from rtcompile.messages.facts import BuildContext, Match, Values, read_sections
-from rtcompile.messages.spot import Spot, in_line, spans, spot_of
+from rtcompile.messages.spot import LAST, Spot, in_line, spans, spot_of
 
 _MOST_FOUND = 8  # of one row: a hint is worth no more compiles than that
 _MOST_ARGUMENTS = 4  # of a call whose arguments are changed
 _TABLE = read_sections("changes.ini")
 # A row that searches around the caret begins this many characters before the caret's line.
 _NEAR = 300
-_PATTERNS = ("near", "operand")  # words that are patterns themselves
+_PATTERNS = ("near", "operand", "argument")  # words that are patterns themselves
 _NAME = re.compile(r"\{([a-z]\w*)\}")
 
 
@@ -38,6 +38,7 @@ def of(section: str) -> Callable[[Match, BuildContext], Iterator[Values]]:
         if any("is" in row for row, _ in said):
             what, line, declared = declared_as(spot.word, context)
             words |= {"what": what, "declared": declared, "declared_line": str(line)}
+            words["plain"] = declared.removeprefix("const ") if "const " in declared[:6] else ""
         is_tried = own is not None and context.attempts is not None
         for row, found in said:
             if is_tried or "known" in row or not {"write", "adding"} & {*row}:
@@ -52,12 +53,12 @@ def _values(
 ) -> Iterator[Values]:
     if "is" in row and row["is"] != words["what"]:
         return
+    needed = _NAME.findall("".join(row.get(key, "") for key in ("find", "write", "step")))
+    if not all(words.get(name, name) for name in needed):
+        return
     kept = {key: row[key] for key in ("adding", "known") if key in row}
     if "find" not in row:
         yield kept | {key: _filled(row[key], words) for key in ("fact", "step")}
-        return
-    needed = _NAME.findall(row["find"] + row.get("write", ""))
-    if not all(words.get(name, name) for name in needed):
         return
     escaped = {n: text if n in _PATTERNS else re.escape(text) for n, text in words.items()}
     pattern = re.compile(_filled(row["find"], escaped), re.MULTILINE)
@@ -92,14 +93,17 @@ def _change(
 def _words(spot: Spot) -> dict[str, str]:
     """Return the words beside the caret that a row may use."""
     begin, _ = spot.row
-    left = re.search(r"(\w+)\s*$", spot.code[begin : spot.at])
-    near = "|".join(filter(None, dict.fromkeys((spot.word, left[1] if left else ""))))
+    beside = re.search(r"(\w+)\s*$", spot.code[begin : spot.at])
+    near = "|".join(filter(None, dict.fromkeys((spot.word, beside[1] if beside else ""))))
+    left = LAST.search(spot.plain[max(0, begin - _NEAR) : spot.at].rstrip())
     index = r"\[([A-Za-z_]\w*)\]"
     indices = re.findall(index, spot.code[: spot.at])[-1:] or re.findall(index, spot.code)[:1]
     return {
         "word": spot.word,
         "near": near,
+        "left": left[0] if left else "",
         "operand": OPERAND,
+        "argument": r"(?:[^,()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))+",
         "call": spot.call[0],
         "around": spot.around[0],
         "index": "".join(indices),
@@ -130,6 +134,7 @@ def _in_parameter(pattern: re.Pattern[str], spot: Spot) -> Iterator[Match]:
 # Where a row searches, and how: the nearest matches first.
 _WITHIN: dict[str, Callable[[re.Pattern[str], Spot], Iterable[Match | None]]] = {
     "at": lambda pattern, spot: [pattern.match(spot.code, spot.at)],
+    "inside": lambda pattern, spot: [pattern.match(spot.code, spot.at)] * spot.is_inside,
     "caret": _around_caret,
     "line": lambda pattern, spot: pattern.finditer(spot.code, *spot.row),
     "after": lambda pattern, spot: pattern.finditer(spot.code, spot.at, spot.row[1]),

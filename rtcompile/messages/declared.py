@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
 
-from rtcompile.messages.facts import BuildContext, Match
+from rtcompile.messages.facts import TABLES, BuildContext, Match
 from rtcompile.request import cxx
 
 _SHORT = 4
@@ -154,26 +154,43 @@ def qualified(word: str, code: str) -> str:
     return next(all_qualified(word, code), "")
 
 
-def all_qualified(word: str, code: str) -> Iterator[str]:
-    """Yield the name with its namespaces and classes for each declaration in one of these."""
-    starts = {each.start(1) for each in declarations(word, code) if each[0][-1] not in "),"}
+def all_qualified(
+    word: str,
+    code: str,
+    starts: Collection[int] | None = None,
+    kinds: str = "namespace|struct|class",
+) -> Iterator[str]:
+    """Yield the name with its namespaces and classes for each declaration in one of these, or for those at `starts`."""
+    if starts is None:
+        starts = {each.start(1) for each in declarations(word, code) if each[0][-1] not in "),"}
+    macros = TABLES["namespaces"]
+    tokens = re.compile(
+        rf"\b(?P<macro>{'|'.join(macros)})\b|\b(?P<kind>inline\s+namespace|enum\b(?:\s+class)?|extern|{kinds})\b\s*"
+        rf"(?P<name>[\w:]*)[^;{{}}()<>=]{{0,300}}(?={{)|[{{}}]|\b{re.escape(word)}\b"
+    )
     scopes: list[str] = []
     opening = ""
-    for token in re.finditer(rf"{_SCOPE}|[{{}}]|\b{re.escape(word)}\b", code) if starts else ():
-        if token[1]:
-            opening = token[1]
-            if opening == word and any(scopes) and all(scopes):
-                yield "::".join((*scopes, word))
+    for token in tokens.finditer(code) if starts else ():
+        outer = [each for each in scopes if each != _TRANSPARENT]
+        if token["macro"]:
+            if macros[token["macro"]] == "}":
+                del scopes[-1:]
+            else:
+                scopes.append(macros[token["macro"]])
+        elif token["kind"]:
+            opening = _TRANSPARENT if token["kind"][0] in "ie" else token["name"]
+            if token["name"] == word and outer and all(scopes):
+                yield "::".join((*outer, word))
         elif token[0] == "{":
             scopes.append(opening)
             opening = ""
         elif token[0] == "}":
             del scopes[-1:]
-        elif token.start() in starts and any(scopes) and all(scopes):
-            yield "::".join((*scopes, word))
+        elif token.start() in starts and outer and all(scopes):
+            yield "::".join((*outer, word))
 
 
-_SCOPE = r"\b(?:namespace|struct|class)\s+([\w:]+)[^;{}()<>=]{0,300}(?={)"
+_TRANSPARENT = "-"  # an enumeration, an inline namespace, extern "C"
 _MOST_DECLARATIONS = 200  # of one name: a hint is worth no more time than that
 _MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
 _LONGEST_HEAD = 500

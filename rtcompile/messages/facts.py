@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import glob
 import os
 import re
@@ -262,24 +263,6 @@ def of_build(context: BuildContext) -> Values:
 _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print for signals
 
 
-_ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Za-z]\w?(?:=|$)")
-# The values that one expression gives, by the row's ``values``.
-SIMPLE: dict[str, Fill] = {
-    "host_header": lambda match, _: (
-        {"instead": found} if (found := TABLES["std"].get(match["header"])) else None
-    ),
-    "packaged": lambda match, build: (
-        advice._asdict() if (advice := build.package_of(match["header"])) else None
-    ),
-    "minimal": lambda _, build: {} if build.has_option("-minimal", "--minimal") else None,
-    "one_letter": lambda _, build: (
-        {"macros": ", ".join(found)}
-        if (found := [*filter(_ONE_LETTER.match, build.options)])
-        else None
-    ),
-}
-
-
 def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
     """Apply to an option that a newer NVRTC than this one knows."""
     needs, own = TABLES["first nvrtc"].get(match["name"]), context.version_pair("nvrtc")
@@ -316,25 +299,22 @@ def beyond_arch(match: Match, context: BuildContext) -> Values | None:
     return {"needs": f"sm_{needs}", "identifier": name}
 
 
-def before_cpp17(match: Match, context: BuildContext) -> Values | None:
+def _older_than(wanted: int, match: Match, context: BuildContext) -> Values | None:
+    """Apply to a build whose -std is an earlier one; no build has C++20 without the option."""
     given, year = _standard(context)
-    return {"given": given, "adding": "-std=c++17", "known": "yes"} if year and year < 17 else None
-
-
-def before_cpp20(match: Match, context: BuildContext) -> Values | None:
-    given, year = _standard(context)
-    if year and year >= 20:
+    if year >= wanted or (not year and wanted < 20):
         return None
     what = next((text for text in match.groups() if text), "")
     standard = f"the options have {given}" if given else "the compiler read an older standard"
-    return {"what": what.strip(), "given": standard, "adding": "-std=c++20", "known": "yes"}
+    adding = f"-std=c++{wanted}"
+    return {"what": what.strip(), "given": standard, "adding": adding, "known": "yes"}
 
 
 def _standard(context: BuildContext) -> tuple[str, int]:
     """Return the -std option as given, and its year, 14 for C++14; "" and 0 without the option."""
     given = [o for o in context.options if re.match(r"--?std", o)]
     year = re.search(r"\+\+(\w\w)", given[-1]) if given else None
-    years = {"03": 3, "1z": 17, "2a": 20}
+    years = {"03": 3, "0x": 11, "1y": 14, "1z": 17, "2a": 20}
     if year is None:
         return (given[-1] if given else ""), 0
     return given[-1], years.get(year[1]) or int(re.sub(r"\D", "0", year[1]))
@@ -376,3 +356,22 @@ def signal(match: Match, context: BuildContext) -> Values:
     number = int(match["signal"] or _SHELL_TEXTS[match[0]])
     other = "nvrtc" if context.backend == "nvcc" else "nvcc"
     return {"how": signals.Signals(number).name, "other": other}
+
+
+_ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Za-z]\w?(?:=|$)")
+# The values that one expression gives, by the row's ``values``.
+SIMPLE: dict[str, Fill] = {
+    "host_header": lambda match, _: (
+        {"instead": found} if (found := TABLES["std"].get(match["header"])) else None
+    ),
+    "packaged": lambda match, build: (
+        advice._asdict() if (advice := build.package_of(match["header"])) else None
+    ),
+    **{f"before_cpp{year}": functools.partial(_older_than, year) for year in (14, 17, 20)},
+    "minimal": lambda _, build: {} if build.has_option("-minimal", "--minimal") else None,
+    "one_letter": lambda _, build: (
+        {"macros": ", ".join(found)}
+        if (found := [*filter(_ONE_LETTER.match, build.options)])
+        else None
+    ),
+}

@@ -55,46 +55,38 @@ class _Case(NamedTuple):
         return given or any(each.name == "include" for each in cxx.Text(self.source).directives())
 
 
-_Test = Callable[[re.Match[str], _Case], bool]
-
-
 class _Rule(NamedTuple):
-    """A pattern of messages, and the decision if `applies`; ``{0}`` is the matched name."""
+    """A section of ``fallback.ini``."""
 
     pattern: str
     reason: str
-    applies: _Test = lambda *_: True
-    flags: tuple[str, ...] = ()
-    action: str = "nvcc"  # if there are no flags to add
+    when: tuple[str, ...]
+    flags: str
+    action: str
+    before: bool
 
     def apply(self, case: _Case) -> Decision | None:
         """Return the rule's decision about an error; None if the rule does not apply."""
         match = re.search(self.pattern, case.error.message)
-        if match is None or not self.applies(match, case):
+        name = match[1] if match is not None and match.re.groups else ""
+        if match is None or not all(_CONDITIONS[each](name, case) for each in self.when):
             return None
-        groups = match.groups()
-        name = groups[0] if groups else ""
         std, header = facts.STD.get(name, ""), facts.GLOBAL.get(name, "")
         reason, *flags = (
-            text.format(*groups, std_header=std, global_header=header)
-            for text in (self.reason, *self.flags)
+            text.format(name, std_header=std, global_header=header)
+            for text in (self.reason, *self.flags.split())
         )
         return Decision("add-flags" if flags else self.action, reason, tuple(flags))
 
 
-def _host_code(_: re.Match[str], case: _Case) -> bool:
-    return not case.in_device_code
-
-
-def _of_device_runtime(match: re.Match[str], case: _Case) -> bool:
+def _of_device_runtime(name: str, case: _Case) -> bool:
     """Whether the name is a function of CUDA's runtime for device code.
 
     A header also has code for the host: there, the name of a host function does not count.
     """
-    name, declared = match[1], case.declared
     in_header = line_in_source(case.error, case.source, case.name) <= 0
-    fits = not declared.runtime(name) if in_header else case.in_device_code
-    return fits and declared.device_runtime(name)
+    fits = not case.declared.runtime(name) if in_header else case.in_device_code
+    return fits and case.declared.device_runtime(name)
 
 
 def _is_held_by_device_code(header: str, source: str) -> bool:
@@ -111,10 +103,8 @@ def _is_held_by_device_code(header: str, source: str) -> bool:
     )
 
 
-def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
-    """Whether the name at the caret is one of std, or cuda::std, that NVCC knows in code for the host."""
-    if case.in_device_code:
-        return False
+def _qualified_by_std(_: str, case: _Case) -> bool:
+    """Whether the name at the caret is one of std, or cuda::std, that NVCC knows."""
     line, __, caret = case.error.excerpt.partition("\n")
     at = caret.find("^")
     name = re.match(r"\w+", line[at:])
@@ -125,7 +115,7 @@ def _qualified_by_std(_: re.Match[str], case: _Case) -> bool:
     )
 
 
-def _in_host_library(_: re.Match[str], case: _Case) -> bool:
+def _in_host_library(_: str, case: _Case) -> bool:
     wrong_use = case.error.message.startswith(("static assertion", "#error"))
     return not wrong_use and re.search(r"/(?:thrust|cub/device)/", case.error.file) is not None
 
@@ -135,7 +125,7 @@ def _is_declared_nowhere(case: _Case, was_read: Sequence[str]) -> bool:
 
     Headers are those that NVRTC read, and those that NVCC would read besides.
     """
-    match = re.search(_UNKNOWN.format(r"\w+"), case.error.message)
+    match = re.search(_UNKNOWN, case.error.message)
     if match is None or not case.in_device_code:
         return False
     line = line_in_source(case.error, case.source, case.name)
@@ -143,130 +133,39 @@ def _is_declared_nowhere(case: _Case, was_read: Sequence[str]) -> bool:
     return not (cxx.has_word(above, (match[1],)) or case.declared.anywhere(match[1], was_read))
 
 
-_UNKNOWN = r'(?:identifier|the global scope has no) "({})"'
-_NO_MEMBER = r'namespace "std" has no (?:actual )?member (?:\w+ )?"(\w+)"'
-_NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
-_LAUNCH = r"device-side kernel launch could not be processed"
-
-# The first row that matches and applies decides. Other errors are the user's mistakes.
-_RULES = (
+_UNKNOWN = r'(?:identifier|the global scope has no) "(\w+)"'
+# What a section of ``fallback.ini`` may require of an error, by the name in its message.
+_CONDITIONS: dict[str, Callable[[str, _Case], bool]] = {
+    "host-code": lambda _, case: not case.in_device_code,
+    "includes": lambda _, case: case.includes,
+    "packaged": lambda name, case: case.package_of(name) is not None,
+    "unpackaged": lambda name, case: case.package_of(name) is None,
+    "host-header": lambda name, case: case.declared.host_header(name),
+    "not-in-kernels": lambda name, case: not _is_held_by_device_code(name, case.source),
+    "device-runtime": _of_device_runtime,
+    "runtime": lambda name, case: case.declared.runtime(name),
+    "driver": lambda name, case: case.declared.driver(name),
+    "std": lambda name, case: case.declared.std(name),
+    "c-library": lambda name, case: case.declared.c_library(name),
+    "brought-along": lambda name, case: case.declared.brought_along(name),
+    "std-header": lambda name, _: name in facts.STD,
+    "global-header": lambda name, _: name in facts.GLOBAL,
+    "behind-std": _qualified_by_std,
+    "extended-lambda": lambda _, case: any("extended-lambda" in each for each in case.options),
+    "host-library": _in_host_library,
+}
+_RULES = [
     _Rule(
-        r"explicitly marked as a __host__ function is not allowed in JIT mode"
-        r"|is considered a host (?:function|variable)"
-        r'|attribute "__host__" does not apply here',
-        "NVRTC compiles no host code",
-    ),
-    _Rule(
-        r"[Nn]ot supported (?:when compiling )?(?:with|by|in|under) (?:NVRTC|nvrtc)",
-        "a header excludes NVRTC",
-    ),
-    _Rule(
-        _NO_FILE,
-        "NVRTC has no <{0}>, a header of the host compiler",
-        lambda m, case: (
-            case.package_of(m[1]) is None
-            and case.declared.host_header(m[1])
-            and not _is_held_by_device_code(m[1], case.source)
-        ),
-    ),
-    _Rule(
-        _NO_FILE,
-        "<{0}> is of a package that is not installed",
-        lambda m, case: case.package_of(m[1]) is not None,
-        action="error",
-    ),
-    # Device functions that NVCC declares by default.
-    _Rule(
-        _UNKNOWN.format(r"cuda[A-Z]\w*"),
-        "NVRTC does not include by itself the header of {0}",
-        _of_device_runtime,
-        ("-include=cuda_device_runtime_api.h",),
-    ),
-    _Rule(
-        r"Unresolved extern function '__cudaCDP2(\w+)'",
-        "cuda{0} in device code is part of a library, cudadevrt",
-        flags=("-rdc=true",),
-    ),
-    _Rule(
-        _UNKNOWN.format(r"cuda[A-Z]\w*"),
-        "{0} is the host's CUDA runtime",
-        lambda m, case: not case.in_device_code and case.declared.runtime(m[1]),
-    ),
-    _Rule(
-        _UNKNOWN.format(r"cu[A-Z]\w*"),
-        "{0} is the CUDA driver's",
-        lambda m, case: not case.in_device_code and case.declared.driver(m[1]),
-    ),
-    _Rule(
-        _NO_MEMBER,
-        "std::{0} is in <{std_header}>, which is not included",
-        lambda m, _: m[1] in facts.STD,
-        ("-include={std_header}",),
-    ),
-    _Rule(
-        _UNKNOWN.format(r"\w+"),
-        "{0} is in <{global_header}>, which is not included",
-        lambda m, _: m[1] in facts.GLOBAL,
-        ("-include={global_header}",),
-    ),
-    # NVCC has it in host code only, and for a source that includes a header.
-    _Rule(
-        _NO_MEMBER,
-        "NVRTC has no std::{0}",
-        lambda m, case: not case.in_device_code and case.includes and case.declared.std(m[1]),
-    ),
-    _Rule(
-        r'name followed by "::" must be a class or namespace name'
-        r'|namespace "cuda::std[\w:]*" has no (?:actual )?member',
-        "NVRTC lacks a part of namespace std",
-        _qualified_by_std,
-    ),
-    _Rule(
-        _UNKNOWN.format(r"\w+"),
-        "{0} is the host's C library",
-        lambda m, case: not case.in_device_code and case.declared.c_library(m[1]),
-    ),
-    _Rule(
-        _UNKNOWN.format(r"\w+"),
-        "{0} is of the host's headers",
-        lambda m, case: case.declared.brought_along(m[1]),
-    ),
-    _Rule(_UNKNOWN.format(r"__builtin_va_\w+"), "NVRTC has no variable arguments", _host_code),
-    _Rule(
-        r"dynamic initialization is not supported for a (?:function-scope static )?__device__",
-        "a host object is initialised at run time",
-        _host_code,
-    ),
-    _Rule(
-        r"device code does not support exception handling"
-        r"|cannot use thread_local specifier for"
-        r"|<typeinfo> must be included before typeid is used",
-        "NVRTC takes host code for device code",
-        _host_code,
-    ),
-    _Rule(_LAUNCH, "host code launches a kernel", _host_code),
-    _Rule(_LAUNCH, "device code launches a kernel", flags=("-rdc=true",)),
-    _Rule(
-        r'128-bit .* type is only supported .*"(--device-\w+)"',
-        "a 128-bit type needs {0}",
-        flags=("{0}",),
-    ),
-    _Rule(
-        r"annotation on lambda requires --extended-lambda",
-        "NVRTC has no annotated lambdas",
-        lambda _, case: any("extended-lambda" in option for option in case.options),
-    ),
-    # Any error inside these headers follows from their being host code, which no shim can fix.
-    _Rule(r"", "Thrust and CUB's device-wide algorithms are host code", _in_host_library),
-)
-
-
-# This rule precedes all others, because the other errors follow from it, with NVCC too.
-_FINAL_RULE = _Rule(
-    r"^(?:#error|static assert)(?!.*nvrtc)(?!.*NVRTC).*\b(?:C\+\+ ?\d\d|ISO C\+\+ 20\d\d)\b",
-    "a header needs a newer -std than the options give",
-    action="error",
-)
+        row["pattern"].replace("\n", ""),
+        row["reason"],
+        tuple(row.get("when", "").split()),
+        row.get("flags", ""),
+        row.get("action", "nvcc"),
+        "before" in row,
+    )
+    for name, row in facts.read_sections("fallback.ini").items()
+    if name != "DEFAULT"
+]
 
 
 def decide(
@@ -285,10 +184,11 @@ def decide(
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
     cases = [_Case(each, source, name, given, package_of, declared) for each in decisive]
+    before, usual = ([rule for rule in _RULES if rule.before is each] for each in (True, False))
     for case in cases:
-        if (verdict := _FINAL_RULE.apply(case)) is not None:
+        if verdict := next(filter(None, (rule.apply(case) for rule in before)), None):
             return verdict
-    found = (filter(None, (rule.apply(case) for rule in _RULES)) for case in cases)
+    found = (filter(None, (rule.apply(case) for rule in usual)) for case in cases)
     verdicts = [next(each, _MISTAKE) for each in found] or [_MISTAKE]
     chosen = next((each for each in verdicts if each.action == "nvcc"), verdicts[0])
     if chosen.action == "error":

@@ -26,24 +26,25 @@ from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
 
-def elsewhere(match: Match, context: BuildContext) -> Values | None:
+def elsewhere(match: Match, context: BuildContext) -> Iterator[Values]:
     """Name what stands here for a name, a namespace or a class of another library or language."""
     named = re.match(r'identifier "(\w+)"', match[0])
-    word = named[1] if named else word_at(context)
-    is_scope = match[0].startswith("name followed by")
-    instead = TABLES["scopes" if is_scope else "elsewhere"].get(word)
-    if word == "__global" and re.search(rf"\b{word}\s+void\b", context.text):
-        instead = "`__global__`"
-    if instead and re.search(rf"\b{word}\b\s*(?:\[[^\[\]]*\]\s*)*=(?!=)", context.code):
-        return None  # a variable of the source, whose declaration the compiler did not read
-    whose = TABLES["whose"].get(word)
-    about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
-    about = about.replace("CUDA C++", "device code") if whose == "C" else about
-    if not instead:
-        return None
-    right = re.match(r"`([^`]+)`", instead)
-    edited = context.with_word(word, right[1]) if right else ""
-    return {"word": word, "about": about, "instead": instead, "edited": edited, "known": "yes"}
+    table = TABLES["scopes" if match[0].startswith("name followed by") else "elsewhere"]
+    beside = re.findall(r"(\w+)\W*$", context.text[: max(0, context.column - 1)])
+    for word in [named[1]] if named else [word_at(context), *beside]:
+        instead = table.get(word)
+        if word == "__global" and re.search(rf"\b{word}\s+void\b", context.text):
+            instead = "`__global__`"
+        is_variable = rf"\b{word}\b\s*(?:\[[^\[\]]*\]\s*)*=(?!=)"
+        if not instead or re.search(is_variable, context.code):
+            continue  # a variable of the source, whose declaration the compiler did not read
+        whose = TABLES["whose"].get(word)
+        about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
+        about = about.replace("CUDA C++", "device code") if whose == "C" else about
+        right = re.match(r"`([^`]+)`", instead)
+        edited = context.with_word(word, right[1]) if right else ""
+        known = "yes" if named or word == word_at(context) else ""
+        yield {"word": word, "about": about, "instead": instead, "edited": edited, "known": known}
 
 
 def std_instead(match: Match, context: BuildContext) -> Values | None:
@@ -410,3 +411,12 @@ def error_code(match: Match, _: BuildContext) -> Values | None:
         return None
     cause, fix = row.split(" | ", 1)
     return {"code": code, "cause": cause, "fix": fix}
+
+
+def name_taken(match: Match, context: BuildContext) -> Values | None:
+    """Return the source with another name for one that a function of CUDA has."""
+    name, is_function = match["name"], "overloaded function" in match[0]
+    own = len(declarations(name, context.code)) > 1 or '#include "' in context.source
+    if name not in context.device_names() and (own or not is_function):
+        return None
+    return {"edited": context.with_word(name, f"{name}_")}

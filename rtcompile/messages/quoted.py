@@ -85,26 +85,6 @@ def deduction(match: Match, context: BuildContext) -> Values | None:
     return {"name": function, "why": why, "right": right, "edited": edited}
 
 
-def to_const(given: str, wanted: str, context: BuildContext) -> str:
-    """Return which of two pointers to declare otherwise, if const data are given to what may write."""
-    text = context.text
-    calls = re.findall(r"(\w+)\s*(?:<[^()]*>\s*)?\(", text[: max(0, context.column - 1)])
-    argument = re.match(r"[\s&*(]*(\w+)", text[max(0, context.column - 1) :])
-    own = argument and re.search(
-        rf"\bconst\s+[\w:]+[\s*]{{1,9}}(?:__restrict__\s*)?\b{argument[1]}\b", context.source
-    )
-    at = context.source.count("\n", 0, own.start()) + 1 if own else 0
-    plain = re.sub(r"\bconst\s+", "", own[0], count=1) if own else wanted
-    drop = f"write `{plain}` in line {at}" if own else "take const off what is given"
-    for number, line in enumerate(context.source.split("\n"), 1) if calls else ():
-        found = re.search(rf"\w[\s*&]+{calls[-1]}\s*\(([^()]*)\)", line)
-        for each in found[1].split(",") if found and number != context.line else ():
-            if each.replace(" ", "").startswith(wanted.replace(" ", "")):
-                const = f"write `const {each.strip()}` in line {number}"
-                return f"If {calls[-1]} only reads, {const}; if it writes, {drop}"
-    return f"If it only reads, declare it as `{given}`; if it writes, {drop}"
-
-
 def _not_among_parameters(function: str, context: BuildContext) -> Values | None:
     """Return the parameters of the source's template that no argument can tell."""
     declared = templates(context.code).get(function, "")

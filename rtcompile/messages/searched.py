@@ -6,6 +6,7 @@ import glob
 import os
 import re
 
+from rtcompile.messages.declared import all_qualified
 from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
 from rtcompile.request import cxx
 
@@ -156,54 +157,21 @@ def name_inside(match: Match, context: BuildContext) -> Values | None:
     return {"whole": whole, "where": where, "edited": edited, "known": "yes"}
 
 
-# How CCCL's headers open a namespace.
-_OPENING = {
-    "_CCCL_BEGIN_NAMESPACE_CUDA_STD": "cuda::std",
-    "_LIBCUDACXX_BEGIN_NAMESPACE_STD": "cuda::std",
-    "_CCCL_BEGIN_NAMESPACE_CUDA": "cuda",
-    "_LIBCUDACXX_BEGIN_NAMESPACE_CUDA": "cuda",
-    "CUB_NAMESPACE_BEGIN": "cub",
-    "THRUST_NAMESPACE_BEGIN": "thrust",
-}
-_CLOSING = r"_(?:CCCL|LIBCUDACXX)_END_NAMESPACE_\w+|(?:CUB|THRUST)_NAMESPACE_END"
 _DEPTH = 4  # <cuda/atomic> declares its names in the third header
-_TRANSPARENT = "-"  # an enumeration, an inline namespace, extern "C"
 
 
 def _declared_within(word: str, declared: str, context: BuildContext) -> str:
     """Return the name with its namespaces, as headers that the source includes declare it; "" without."""
     if re.search(rf"\b{declared}", context.code):
         return ""
-    texts = (text for text in context.included(depth=_DEPTH) if word in text)
-    codes = (
-        cxx.blanked(t, literals=True, directives=True) for t in texts if re.search(declared, t)
-    )
-    spaces = (_spaces_of(declared, code) for code in codes)
-    return next(("::".join([*each, word]) for each in spaces if each), "")
-
-
-def _spaces_of(declared: str, code: str) -> list[str]:
-    """Return the namespaces around the first declaration; [] if it is in a function or a class, or in none."""
-    tokens = re.compile(
-        rf"(?P<name>\b{declared})|\b(?P<inline>inline\s+namespace|enum|extern)\b[^;(){{}}]*(?={{)"
-        rf"|\bnamespace\s+(?P<space>[\w:]+)(?=\s*{{)|\b(?P<opening>{'|'.join(_OPENING)})\b|(?P<closing>{_CLOSING})|[{{}}]"
-    )
-    scopes: list[str] = []
-    opening = ""
-    for token in tokens.finditer(code):
-        if token["name"]:
-            if all(scopes):
-                return [each for each in scopes if each != _TRANSPARENT]
-        elif token["inline"] or token["space"]:
-            opening = token["space"] or _TRANSPARENT
-        elif token["opening"]:
-            scopes.append(_OPENING[token["opening"]])
-        elif token[0] == "{":
-            scopes.append(opening)
-            opening = ""
-        else:
-            del scopes[-1:]
-    return []
+    for text in context.included(depth=_DEPTH):
+        if word in text and re.search(declared, text):
+            code = cxx.blanked(text, literals=True, directives=True)
+            found = re.finditer(rf"\b{declared}", code)
+            starts = {code.index(word, each.start()) for each in found}
+            if whole := next(all_qualified(word, code, starts, "namespace"), ""):
+                return whole
+    return ""
 
 
 _INNER = ("detail", "details", "impl", "__", "dispatch", "agent")

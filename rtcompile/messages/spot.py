@@ -49,6 +49,11 @@ class Spot:
         return self.code.rfind("\n", 0, self.at) + 1, (self.code + "\n").index("\n", self.at)
 
     @property
+    def is_inside(self) -> bool:
+        """Return whether the caret is in braces."""
+        return self.code.count("{", 0, self.at) > self.code.count("}", 0, self.at)
+
+    @property
     def word(self) -> str:
         """Return the word at the caret."""
         return cxx.word_at(self.code, self.at)
