@@ -123,7 +123,7 @@ _NOUNS = {
     "comma-in-index.second": " j",
     "missing-return.function": "The function",
     "undefined-symbol.where": "",
-    "doubled": "{{",
+    "doubled-braces.fact": "{{",
     "comment-for-division.line": "2",
     "before": "n",
     "argument-not-deduced.function": "tex2D",

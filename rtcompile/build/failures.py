@@ -131,8 +131,8 @@ def explained(
         return failure._replace(before=before)
     from rtcompile.messages import catalogue
     from rtcompile.messages.available import device_functions, missing_header
+    from rtcompile.messages.diagnostics import Attempts
     from rtcompile.messages.facts import BuildContext
-    from rtcompile.messages.tried import Attempts
 
     parsed, attempts = _parsed(failure), None
     if attempt is not None and failure.backend == "nvrtc" and failure.kind == "error":

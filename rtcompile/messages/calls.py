@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from rtcompile.messages import changes
-from rtcompile.messages.declared import declarations, in_source
+from rtcompile.messages.changes import expressions, in_line
+from rtcompile.messages.declared import declarations
 from rtcompile.messages.facts import TABLES, BuildContext, Match, Values, headers_in
-from rtcompile.messages.spot import expressions, in_line
 from rtcompile.request import cxx
 
 
@@ -56,7 +56,7 @@ def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
     name = match["macro"] or name
     given = len([*filter(None, expressions(inside))])
     declared, where = parameters_of(name, context) if name else ("", "")
-    if match["macro"] and where and context.source and not in_source(context):
+    if match["macro"] and where and context.source and not context.in_source:
         fact = f"The macro {name}{where} replaces a name of this header"
         yield {"fact": fact, "step": "Give it another name, or define it behind the includes"}
         return
@@ -104,7 +104,7 @@ def overload(match: Match, context: BuildContext) -> Values:
         step = "A value among them must be known at compile time: a number, a constexpr variable or a template parameter"
         return {"fact": fact, "step": step}
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
-    text = context.text[max(0, context.column - 1) :]
+    text = context.right
     call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", text)
     written = expressions(cxx.enclosed(text, call.end() - 1)) if call else types
     if len([*filter(None, written)]) != len(types):  # the compiler could not read one of them
@@ -149,11 +149,11 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     notes = "\n".join(note.message for note in context.notes)
     given = re.search(r"argument types are: \(([^\n]*)\)", notes)
     text = cxx.blanked(context.text, literals=True)
-    call = re.search(rf"\b{re.escape(name)}\s*\(", text[max(0, context.column - 1) :] or text)
+    call = re.search(rf"\b{re.escape(name)}\s*\(", text[len(context.left) :])
     if given is None or call is None:
         return None
     types = [*cxx.split(given[1])]
-    values = expressions(cxx.enclosed(text[max(0, context.column - 1) :], call.end() - 1))
+    values = expressions(cxx.enclosed(text[len(context.left) :], call.end() - 1))
     lists = re.findall(rf'function (?:template )?"[^"\n]*?\b{re.escape(name)}\(([^"\n]*)\)"', notes)
     fitting = [each for each in map(list, map(cxx.split, lists)) if len(each) == len(types)]
     if len(values) != len(types) or not fitting:
@@ -178,8 +178,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
         for value, each, kind, to in zip(values, whole, types, chosen, strict=True)
     ]
     right = f"{name}({', '.join(casts)})"
-    at = max(0, context.column - 1)
-    edited = context.with_text(whole_call(context.text[at:], call), right)
+    edited = context.with_text(whole_call(context.right, call), right)
     step = f"Convert the arguments to the types of one version, as in `{right}`"
     if any(map(_loses, types, chosen)):
         shown = " and ".join(f"`{name}({', '.join(each)})`" for each in fitting[:_MOST_VERSIONS])

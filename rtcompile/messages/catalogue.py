@@ -17,7 +17,6 @@ from rtcompile.messages import (
     quoted,
     repairs,
     searched,
-    written,
 )
 from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
@@ -79,7 +78,7 @@ def _proved(
 
 
 # Where the functions of `values` are.
-_MODULES = (calls, changes, facts, names, quoted, repairs, searched, written)
+_MODULES = (calls, changes, facts, names, quoted, repairs, searched)
 
 
 def _read() -> tuple[KnownMessage, ...]:

@@ -13,12 +13,6 @@ from rtcompile.request import cxx
 _SHORT = 4
 
 
-def word_at(context: BuildContext) -> str:
-    """Return the word at the message's caret."""
-    found = re.match(r"\w+", context.text[max(0, context.column - 1) :])
-    return found[0] if found else ""
-
-
 # A variable, a member, an element, the result of a call, or a number.
 OPERAND = r"(?:[A-Za-z_][\w.]*|\d[\w.]*)(?:\[[^\[\]\n]*\]|\([^()\n]*\)|\.\w+|->\w+)*"
 _VALUE = r"(?:[A-Za-z_][\w.]*|\d[\w.]*)(?:\[[^\[\]\n]*\]|\.\w+|->\w+)*"
@@ -27,25 +21,17 @@ _BINDING = "*/%"  # the signs beside an operand that would take it away from + a
 
 def operands(sign: str, context: BuildContext) -> tuple[str, str, str]:
     """Return the whole text of an operator at the caret with two plain operands, and these; "" if they are not plain."""
-    text, at = context.text, max(0, context.column - 1)
-    if not text.startswith(sign, at):
-        return "", "", ""
-    left = re.search(rf"({_VALUE})\s*$", text[:at])
-    right = re.match(rf"\s*({_VALUE})(?!\s*[(\w.])", text[at + len(sign) :])
+    text = context.text
+    left = re.search(rf"({_VALUE})\s*$", context.left)
+    right = re.match(rf"{re.escape(sign)}\s*({_VALUE})(?!\s*[(\w.])", context.right)
     if left is None or right is None:
         return "", "", ""
-    begin, end = left.start(), at + len(sign) + right.end()
+    begin, end = left.start(), len(context.left) + right.end()
     before, after = text[:begin].rstrip()[-1:], text[end:].lstrip()[:1]
     taken = {before, after} & {*_BINDING} if sign not in _BINDING else {before} & {*"-!~&*"}
     if taken:
         return "", "", ""
     return text[begin:end], left[1], right[1]
-
-
-def in_source(context: BuildContext) -> bool:
-    """Return whether the message's line is the source's: no header's, and not renumbered."""
-    text = context.source.split("\n")[context.line - 1 : context.line] if context.line else []
-    return [each.strip() for each in text] == [context.text.strip()]
 
 
 def declared_words(near: str, context: BuildContext) -> Iterator[str]:

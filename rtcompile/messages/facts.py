@@ -21,7 +21,7 @@ from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
     from rtcompile.messages.available import HeaderAdvice
-    from rtcompile.messages.tried import Attempts
+    from rtcompile.messages.diagnostics import Attempts
 
 
 # --- The header that declares each name, read from ``standard_headers.ini`` -----------------------
@@ -122,6 +122,27 @@ class BuildContext:
     def text(self) -> str:
         """Return the line that the compiler printed."""
         return self.excerpt.partition("\n")[0]
+
+    @property
+    def left(self) -> str:
+        """Return what stands before the caret in that line."""
+        return self.text[: max(0, self.column - 1)]
+
+    @property
+    def right(self) -> str:
+        """Return what stands at the caret and behind it in that line."""
+        return self.text[max(0, self.column - 1) :]
+
+    @property
+    def word(self) -> str:
+        """Return the word at the caret."""
+        return cxx.word_at(self.right, 0)
+
+    @property
+    def in_source(self) -> bool:
+        """Return whether that line is the source's: no header's, and not renumbered."""
+        own = self.source.split("\n")[self.line - 1 : self.line] if self.line else []
+        return [each.strip() for each in own] == [self.text.strip()]
 
     @property
     def at(self) -> int:

@@ -14,11 +14,9 @@ from rtcompile.messages.declared import (
     closest,
     declarations,
     declared_words,
-    in_source,
     qualified,
     scope_end,
     templates,
-    word_at,
 )
 from rtcompile.messages.diagnostics import split
 from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
@@ -30,8 +28,8 @@ def elsewhere(match: Match, context: BuildContext) -> Iterator[Values]:
     """Name what stands here for a name, a namespace or a class of another library or language."""
     named = re.match(r'identifier "(\w+)"', match[0])
     table = TABLES["scopes" if match[0].startswith("name followed by") else "elsewhere"]
-    beside = re.findall(r"(\w+)\W*$", context.text[: max(0, context.column - 1)])
-    for word in [named[1]] if named else [word_at(context), *beside]:
+    beside = re.findall(r"(\w+)\W*$", context.left)
+    for word in [named[1]] if named else [context.word, *beside]:
         instead = table.get(word)
         if word == "__global" and re.search(rf"\b{word}\s+void\b", context.text):
             instead = "`__global__`"
@@ -43,7 +41,7 @@ def elsewhere(match: Match, context: BuildContext) -> Iterator[Values]:
         about = about.replace("CUDA C++", "device code") if whose == "C" else about
         right = re.match(r"`([^`]+)`", instead)
         edited = context.with_word(word, right[1]) if right else ""
-        known = "yes" if named or word == word_at(context) else ""
+        known = "yes" if named or word == context.word else ""
         yield {"word": word, "about": about, "instead": instead, "edited": edited, "known": known}
 
 
@@ -133,7 +131,7 @@ def _inside(word: str, context: BuildContext) -> Iterator[Values]:
 def _out_of_scope(word: str, context: BuildContext) -> Values | None:
     """Return the declaration of a name that stands below its use, or in a scope that has ended."""
     line, source, code = context.line, context.source, context.code
-    found = declarations(word, code) if in_source(context) else []
+    found = declarations(word, code) if context.in_source else []
     lines = [code.count("\n", 0, each.end()) + 1 for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
         return None
@@ -160,7 +158,7 @@ def _out_of_scope(word: str, context: BuildContext) -> Values | None:
 
 def nearest(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield the nearest of the source's, the language's and the compiler's names."""
-    word = match.groupdict().get("identifier") or word_at(context)
+    word = match.groupdict().get("identifier") or context.word
     if len(word) < 3:
         return
     known = (*declared_words(word, context), *TABLES["language"], *DECLARED)
@@ -178,7 +176,7 @@ def nearest(match: Match, context: BuildContext) -> Iterator[Values]:
 
 def scope_of_source(_: Match, context: BuildContext) -> Values | None:
     """Apply to the source's own lines: in a header, the template's arguments are the cause."""
-    return {} if not context.source or in_source(context) else None
+    return {} if not context.source or context.in_source else None
 
 
 def symbol_name(match: Match, context: BuildContext) -> Values:
@@ -340,7 +338,7 @@ def template(match: Match, context: BuildContext) -> Values | None:
     """Quote the declaration of the class template that was given wrong arguments."""
     name = match.groupdict().get("template")
     if not name:
-        line = context.text[: max(0, context.column - 1)]
+        line = context.left
         used = re.search(r"(\w+)\s*<[^<>;]*$", line)
         name = used[1] if used else ""
     codes = (context.code, *(text for text in context.included(2) if name and name in text))
@@ -365,8 +363,7 @@ def file_name(_: Match, context: BuildContext) -> Values | None:
 def character(_: Match, context: BuildContext) -> Values | None:
     """Name the character that C++ does not have, and what to type in its place."""
     line = context.text
-    odd = next((c for c in line[max(0, context.column - 1) :] if not c.isascii()), "")
-    odd = odd or next((c for c in line if not c.isascii()), "") or line[context.column - 1 :][:1]
+    odd = next((c for c in context.right + line if not c.isascii()), context.right[:1])
     if not odd or odd in "@`#$":
         return None
     name = unicodedata.name(odd, f"U+{ord(odd):04X}").lower()

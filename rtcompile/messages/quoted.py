@@ -1,4 +1,4 @@
-"""What a hint says with the user's own words: the argument that is 0, what a condition is false for."""
+"""What a hint says with the user's own words: what a condition is false for, and what is written that is no C++."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from rtcompile.messages.declared import operands, templates
+from rtcompile.messages.declared import BASIC, operands, templates
 from rtcompile.messages.diagnostics import arguments, line_in_source, split
-from rtcompile.messages.facts import BuildContext, Match, Values
+from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
 from rtcompile.request import cxx
 
 
@@ -191,3 +191,122 @@ def macros(options: tuple[str, ...]) -> list[tuple[str, str]]:
 def _shown(line: int, context: BuildContext) -> str:
     text = context.source.split("\n")[line - 1].strip()[:100]
     return f"line {line} (`{text}`)" if line else ""
+
+
+# --- Placeholders, keywords as names, and macros that end early ----
+
+_PLACEHOLDER = r"%\(\w+\)[sdifg]|\{{1,2} *\w+ *\}{1,2}|\$\{?\w+\}?|@\w+@"
+
+
+def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the macro of the options at the caret, or beside it, and what its value would be right."""
+    beside = re.findall(r"(\w+)\W{0,3}$", context.left)
+    words = [*re.findall(r"^[\s=]*(\w+)", context.right), *beside]
+    for name, value in macros(context.options):
+        used = name in words if value else re.search(rf"\b{name}\b", context.text)
+        if not used or (re.fullmatch(r"[\d.]+|[A-Za-z_]\w*", value) and name not in words[:1]):
+            continue
+        is_integer = re.fullmatch(r"-?\d+", value) or "instead of the required" not in match.string
+        if (
+            is_integer
+            and re.fullmatch(r"-?(?:\d+|\d+\.\d*f?|\.\d+f?)", value)
+            and not re.search(rf"(?:{BASIC}|[A-Za-z_>]\w*)\s*[*&\s]\s*$", context.left)
+        ):
+            continue
+        one = re.fullmatch(r"\(([^(),]+),\)", value)  # Python's tuple of one
+        right = one[1] if one else re.sub(r"^[(\[](.*,.*)[)\]]$", r"{\1}", value) or "VALUE"
+        change = f", such as -D{name}={right}" if right != value else ""
+        shown = {"macro": name, "value": f"`{value}`" if value else "nothing"}
+        yield {**shown, "step": f"Leave out -D{name}={value}", "adding": f"-U{name}"}
+        is_declared = re.search(rf"(?:{BASIC}|typename|class)\s+$", context.left)
+        step = f"Give it a value that fits this line{change}, or another name"
+        if is_declared and re.match(rf"{name}\b", context.right):
+            step = (
+                f"Give one of the two another name: the macro, or what line {context.line} declares"
+            )
+        yield {**shown, "step": step}
+
+
+def macro_value(_: Match, context: BuildContext) -> Values | None:
+    """Return the macro at the caret, or beside it, that was defined with a semicolon or an equals sign."""
+    beside = re.findall(r"(\w+)\W*$", context.left)
+    for word in (*filter(None, [context.word]), *beside):
+        defined = re.search(
+            rf"^[ \t]*#[ \t]*define[ \t]+(?P<name>{word}(?:\([^()\n]*\))?)(?:[ \t]+|(?==))"
+            rf"(?P<value>=[^\n]*|[^\n;{{}}]*;|{_PLACEHOLDER})[ \t]*(?://[^\n]*)?$",
+            context.source,
+            re.MULTILINE,
+        )
+        if defined:
+            value = defined["value"].strip()
+            part = "the =" if value.startswith("=") else "the semicolon"
+            why = f": {part} becomes part of this line"
+            right = f"Write `#define {defined['name']} {value.lstrip('= ').rstrip('; ')}`"
+            if re.fullmatch(_PLACEHOLDER, value):
+                why = ", which looks like a placeholder that was not filled in"
+                right = (
+                    f"Fill it in before compiling, or leave the line out and pass -D{word}=VALUE"
+                )
+            line = context.source.count("\n", 0, defined.start()) + 1
+            found = {"macro": word, "value": value, "line": str(line), "why": why, "right": right}
+            if right.startswith("Write"):
+                found["edited"] = context.with_line(line, right[len("Write `") : -1])
+            return found
+    return None
+
+
+def comment_division(_: Match, context: BuildContext) -> Values | None:
+    """Return the line above the caret that ends in a // with the rest of a statement behind it."""
+    lines = context.source.split("\n")[: max(0, context.line)]
+    for number in range(len(lines), max(0, len(lines) - 3), -1):
+        found = re.search(
+            r"([\w)\]]+)\s*//=?\s*[\w(][\w()\[\].+*-]*(?:(?:\s*[-+*/%]\s*\w+)*\s*\)*\s*;\s*$|\s*[;)].*[;{]\s*$)",
+            lines[number - 1],
+        )
+        if found:
+            own = lines[number - 1]
+            at = own.index("//", found.end(1))
+            edited = context.with_line(number, f"{own[:at]}/{own[at + 2 :]}")
+            return {"line": str(number), "before": found[1], "edited": edited}
+    return None
+
+
+_PARAMETERS = "class|new|delete|template|union|struct|enum|default|private|public|register|using"
+
+
+def keyword(_: Match, context: BuildContext) -> Values | None:
+    """Return the word of the language that the message's line declares as a name."""
+    line = cxx.blanked(context.text, literals=True)
+    words = "|".join(TABLES["keywords"])
+    declared = rf"\b{BASIC}[\s*&]+(?:__restrict__\s+)?(?!operator\s*=\s*\()({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
+    found = re.search(declared, line) or re.search(rf"\b{BASIC}[\s*&]+({BASIC})\s*=", line)
+    found = found or re.search(
+        rf"[(,]\s*(?:const\s+)?[A-Za-z_]\w*\s*[*&\s]\s*({_PARAMETERS})\s*[,)]", line
+    )
+    if found is None:
+        return None
+    return {"word": found[1], "edited": context.with_word(found[1], f"{found[1]}_")}
+
+
+_TEMPLATES = r"\{\{ *[A-Za-z_]\w* *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"
+_FIELD = r"\{ *(?:[A-Za-z_][\w.]*(?:\[\w+\])?|\d*) *(?:![rsa])?(?::[^{}\n]*)?\}"
+
+
+def placeholder(match: Match, context: BuildContext) -> Values | None:
+    """Return the placeholder of Python's format, % or a template language on the message's line."""
+    text = cxx.blanked(context.text, literals=True)
+    found = re.search(_TEMPLATES, text)
+    if found:
+        return {"text": found[0].strip()}
+    undefined = re.match(r'[^\n]*identifier "\w+" is undefined', match.string)
+    for field in re.finditer(_FIELD, text):
+        before, after = text[: field.start()].rstrip()[-1:], text[field.end() :].lstrip()[:1]
+        is_part = (before and before in "[<*/+-%&|!<>") or (after and after in "*([&")
+        is_value = undefined and (
+            not text[: field.start()] or not re.match(r"[\w>)]", text[field.start() - 1])
+        )
+        if field.start() <= len(context.left) <= field.end() + 1 and (
+            is_value or is_part or not before
+        ):
+            return {"text": field[0]}
+    return None

@@ -10,8 +10,13 @@ from rtcompile import styling
 from rtcompile.cubin import simple_name
 from rtcompile.diagnostic import Diagnostic, location_of
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, public, shown
-from rtcompile.messages.diagnostics import CONSEQUENCES, is_frame, line_in_source, simplified
-from rtcompile.messages.tried import COMPILES
+from rtcompile.messages.diagnostics import (
+    COMPILES,
+    CONSEQUENCES,
+    is_frame,
+    line_in_source,
+    simplified,
+)
 from rtcompile.request import cxx, values
 from rtcompile.styling import Piece, Styled, printable
 

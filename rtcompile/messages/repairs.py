@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from rtcompile.messages import changes
+from rtcompile.messages.changes import Spot, spot_of
 from rtcompile.messages.facts import BuildContext, Match, Values
-from rtcompile.messages.spot import Spot, spot_of
 from rtcompile.request import cxx
 
 _FEW = 6  # tokens on each side of the caret between which a bracket may be missing

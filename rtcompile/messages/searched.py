@@ -133,11 +133,10 @@ def wmma_missing(_: Match, context: BuildContext) -> Values | None:
 
 def namespace_inside(_: Match, context: BuildContext) -> Values | None:
     """Return the whole name of a namespace that a header of the source declares inside another one."""
-    at = max(0, context.column - 1)
-    found = None if context.text[:at].endswith("::") else re.match(r"\w+", context.text[at:])
-    whole = _declared_within(found[0], rf"namespace\s+{found[0]}\b", context) if found else ""
+    word = "" if context.left.endswith("::") else context.word
+    whole = _declared_within(word, rf"namespace\s+{word}\b", context) if word else ""
     is_hidden = whole.startswith("nvcuda") and context.arch and context.arch.number < _TENSOR_CORES
-    return {"word": found[0], "whole": whole} if found and whole and not is_hidden else None
+    return {"word": word, "whole": whole} if whole and not is_hidden else None
 
 
 def name_inside(match: Match, context: BuildContext) -> Values | None:

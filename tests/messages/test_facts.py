@@ -9,8 +9,8 @@ import pytest
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, facts
 from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.diagnostics import Attempts
 from rtcompile.messages.facts import BuildContext
-from rtcompile.messages.tried import Attempts
 from rtcompile.request.values import Arch
 
 _KNOWN = BuildContext(

@@ -14,8 +14,8 @@ from rtcompile.diagnostic import Diagnostic
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue
 from rtcompile.messages.catalogue import MESSAGES
+from rtcompile.messages.diagnostics import Attempts
 from rtcompile.messages.facts import BuildContext
-from rtcompile.messages.tried import Attempts
 from rtcompile.request.units import Compiled, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from tests.processes import python, ran

@@ -5,7 +5,7 @@ import pytest
 import rtcompile
 from rtcompile.build.failures import _most_attempts
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages.tried import Attempts
+from rtcompile.messages.diagnostics import Attempts
 from rtcompile.request.units import CompileFailure
 
 _ERROR = Diagnostic("error", "expected a declaration", "k.cu", 1)

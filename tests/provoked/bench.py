@@ -10,8 +10,8 @@ from rtcompile.compilers import nvcc, nvrtc
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, diagnostics
 from rtcompile.messages.available import missing_header
+from rtcompile.messages.diagnostics import Attempts
 from rtcompile.messages.facts import BuildContext
-from rtcompile.messages.tried import Attempts
 from rtcompile.request.units import Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library, Toolchain
