@@ -55,7 +55,8 @@ class KnownMessage:
 
 
 def _decimal(text: str) -> str:
-    return str(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]+", text) else text
+    number = re.fullmatch(r"0x[0-9a-f]+", text)
+    return str(int(text, 16)) if number else text.replace("__nv_bool", "bool")
 
 
 def _proved(
