@@ -234,7 +234,7 @@ def _change(
 def _words(spot: Spot) -> dict[str, str]:
     """Return the words beside the caret that a row may use."""
     begin, _ = spot.row
-    beside = re.search(r"(\w+)\s*$", spot.code[begin : spot.at])
+    beside = re.search(r"(\w+)\W*$", spot.code[begin : spot.at])
     near = "|".join(filter(None, dict.fromkeys((spot.word, beside[1] if beside else ""))))
     left = LAST.search(spot.plain[max(0, begin - _NEAR) : spot.at].rstrip())
     index = r"\[([A-Za-z_]\w*)\]"
@@ -285,5 +285,6 @@ _WITHIN: dict[str, Callable[[re.Pattern[str], Spot], Iterable[Match | None]]] = 
         pattern.fullmatch(spot.code, one[0], two[1]) for one, two in pairwise(spot.call[2])
     ),
     "parameter": _in_parameter,
+    "text": lambda pattern, spot: [*pattern.finditer(spot.source, 0, spot.row[1])][::-1],
     "source": lambda pattern, spot: pattern.finditer(spot.code),
 }

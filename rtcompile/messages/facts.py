@@ -239,12 +239,6 @@ class BuildContext:
             lines[self.line - 1] = own[:at] + right + own[at + len(text) :]
         return "\n".join(lines)
 
-    def with_line(self, line: int, right: str) -> str:
-        """Return the source with another line."""
-        lines = self.source.split("\n")
-        lines[line - 1] = right
-        return "\n".join(lines)
-
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
         return any(option.startswith(spellings) for option in self.options)

@@ -55,38 +55,11 @@ def _condition(context: BuildContext) -> str:
     return " ".join(re.sub(r',\s*(?:".*)?$', "", text, flags=re.DOTALL).split())
 
 
-_NUMBER = r"(?:un)?signed char|(?:unsigned )?(?:char|short|int|long|long long)|float|double|bool|__half|__nv_bfloat16"
-
-
-def deduction(match: Match, context: BuildContext) -> Values | None:
-    """Return which types one template parameter would have, and how the call would be right."""
+def not_among_parameters(match: Match, context: BuildContext) -> Values | None:
+    """Return the parameters of the source's template that no argument can tell."""
     if "/include/" in match.string.partition(": ")[0]:
         return None  # a library's own call: the arguments are not the user's
     function = match["function"].rpartition("::")[2]
-    given = re.search(r"argument types are: \(([^()<>]*)\)", match.string)
-    types = given[1].split(", ") if given else []
-    line = context.text
-    call = re.search(rf"\b{re.escape(function)}(\([^()]*\))", line)
-    if known := _not_among_parameters(function, context):
-        return known
-    template = re.search(
-        rf"template\s*<\s*(?:class|typename)\s+(\w+)\s*>[^;{{]{{0,200}}?\b{re.escape(function)}\s*\(([^()]*)\)",
-        context.source,
-    )
-    why = ""
-    if template and len(set(types)) > 1 and len(re.findall(rf"\b{template[1]}\b", template[2])) > 1:
-        why = f": {template[1]} would be {' and '.join(dict.fromkeys(types))}"
-    elif not template and not all(re.fullmatch(_NUMBER, each) for each in types):
-        return None  # other types than numbers do not become one
-    wide = next((t for t in ("double", "float", "long long", "int") if t in types), "float")
-    code = f"{function}<{wide}>{call[1] if call else '(...)'}"
-    right = f"Convert the arguments to one type, or name the type: {code}"
-    edited = context.with_text(call[0], code) if call else ""
-    return {"name": function, "why": why, "right": right, "edited": edited}
-
-
-def _not_among_parameters(function: str, context: BuildContext) -> Values | None:
-    """Return the parameters of the source's template that no argument can tell."""
     declared = templates(context.code).get(function, "")
     found = re.search(rf"\b{re.escape(function)}\s*\(", context.code) if declared else None
     if found is None or "..." in declared:
@@ -100,12 +73,11 @@ def _not_among_parameters(function: str, context: BuildContext) -> Values | None
     missing = [name for name in names if not re.search(rf"\b{name}\b", inside)]
     if not missing:
         return None
-    why = f": no parameter of it has {' or '.join(missing)} in its type, so the call must name {'it' if len(missing) == 1 else 'them'}"
     given = names[: names.index(missing[-1]) + 1]
     return {
         "name": function,
-        "why": why,
-        "right": f"Write {function}<{', '.join(given)}>(...), with your own for {' and '.join(given)}",
+        "missing": " or ".join(missing),
+        "right": f"{function}<{', '.join(given)}>(...), with your own for {' and '.join(given)}",
     }
 
 
@@ -195,8 +167,6 @@ def _shown(line: int, context: BuildContext) -> str:
 
 # --- Placeholders, keywords as names, and macros that end early ----
 
-_PLACEHOLDER = r"%\(\w+\)[sdifg]|\{{1,2} *\w+ *\}{1,2}|\$\{?\w+\}?|@\w+@"
-
 
 def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield the macro of the options at the caret, or beside it, and what its value would be right."""
@@ -225,50 +195,6 @@ def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
                 f"Give one of the two another name: the macro, or what line {context.line} declares"
             )
         yield {**shown, "step": step}
-
-
-def macro_value(_: Match, context: BuildContext) -> Values | None:
-    """Return the macro at the caret, or beside it, that was defined with a semicolon or an equals sign."""
-    beside = re.findall(r"(\w+)\W*$", context.left)
-    for word in (*filter(None, [context.word]), *beside):
-        defined = re.search(
-            rf"^[ \t]*#[ \t]*define[ \t]+(?P<name>{word}(?:\([^()\n]*\))?)(?:[ \t]+|(?==))"
-            rf"(?P<value>=[^\n]*|[^\n;{{}}]*;|{_PLACEHOLDER})[ \t]*(?://[^\n]*)?$",
-            context.source,
-            re.MULTILINE,
-        )
-        if defined:
-            value = defined["value"].strip()
-            part = "the =" if value.startswith("=") else "the semicolon"
-            why = f": {part} becomes part of this line"
-            right = f"Write `#define {defined['name']} {value.lstrip('= ').rstrip('; ')}`"
-            if re.fullmatch(_PLACEHOLDER, value):
-                why = ", which looks like a placeholder that was not filled in"
-                right = (
-                    f"Fill it in before compiling, or leave the line out and pass -D{word}=VALUE"
-                )
-            line = context.source.count("\n", 0, defined.start()) + 1
-            found = {"macro": word, "value": value, "line": str(line), "why": why, "right": right}
-            if right.startswith("Write"):
-                found["edited"] = context.with_line(line, right[len("Write `") : -1])
-            return found
-    return None
-
-
-def comment_division(_: Match, context: BuildContext) -> Values | None:
-    """Return the line above the caret that ends in a // with the rest of a statement behind it."""
-    lines = context.source.split("\n")[: max(0, context.line)]
-    for number in range(len(lines), max(0, len(lines) - 3), -1):
-        found = re.search(
-            r"([\w)\]]+)\s*//=?\s*[\w(][\w()\[\].+*-]*(?:(?:\s*[-+*/%]\s*\w+)*\s*\)*\s*;\s*$|\s*[;)].*[;{]\s*$)",
-            lines[number - 1],
-        )
-        if found:
-            own = lines[number - 1]
-            at = own.index("//", found.end(1))
-            edited = context.with_line(number, f"{own[:at]}/{own[at + 2 :]}")
-            return {"line": str(number), "before": found[1], "edited": edited}
-    return None
 
 
 _PARAMETERS = "class|new|delete|template|union|struct|enum|default|private|public|register|using"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Iterator
 
 from rtcompile.messages.declared import all_qualified
 from rtcompile.messages.facts import BuildContext, Match, Values, headers_in
@@ -101,14 +102,12 @@ def header_there(match: Match, context: BuildContext) -> Values | None:
 
 def header_renamed(match: Match, context: BuildContext) -> Values | None:
     """Return the headers that the toolkit has deeper in its folders than they were included."""
-    file, own = os.path.basename(match["header"]), context.user_dirs()
+    parts = match["header"].split("/")
     found: dict[str, str] = {}  # how to include it, and the folder that is searched
-    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
-        for parent, folders, files in os.walk(folder):
-            folders[:] = [each for each in folders if each not in ("detail", "impl", "cccl")]
-            path = os.path.relpath(os.path.join(parent, file), folder)
-            if file in files and set(match["header"].split("/")) <= set(path.split("/")):
-                found.setdefault(path, folder)
+    for folder, path in _of_toolkit(context):
+        inside = path.split("/")
+        if inside[-1] == parts[-1] and {*parts} <= {*inside}:
+            found.setdefault(path, folder)
     outer = min(
         (name.count("/") for name in found), default=0
     )  # deeper ones are copies in other packages
@@ -173,29 +172,35 @@ def _declared_within(word: str, declared: str, context: BuildContext) -> str:
     return ""
 
 
-_INNER = ("detail", "details", "impl", "__", "dispatch", "agent")
+_INNER = ("detail", "details", "impl", "__", "dispatch", "agent", "cccl")
 
 
 def member_header(match: Match, context: BuildContext) -> Values | None:
     """Return the header below a namespace's own folder that declares one of its members."""
-    scope, word, own = match["scope"], match["member"], context.user_dirs()
-    inside = scope.replace("::", "/")
+    scope, word = match["scope"], match["member"]
     plain = word.replace("_", "").lower()
     declares = re.compile(
         rf"\b(?:struct|class|using|enum)\s+{re.escape(word)}\b|[\s*&]{re.escape(word)}\s*\("
     )
+    for folder, header in _of_toolkit(context, scope.replace("::", "/")):
+        parent, file = os.path.split(os.path.join(folder, header))
+        is_named = os.path.splitext(file)[0].replace("_", "").lower() == plain
+        if is_named and declares.search(cxx.blanked(_with_parts(parent, file))):
+            is_read = re.search(rf"#\s*include\s*[<\"]{re.escape(header)}", context.source)
+            edited = context.with_header(header)
+            return None if is_read else {"header": header, "edited": edited}
+    return None
+
+
+def _of_toolkit(context: BuildContext, inside: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the toolkit's folders, and the files in them and below as they are included, but internal ones."""
+    own = context.user_dirs()
     for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
         for parent, folders, files in os.walk(os.path.join(folder, inside)):
             folders[:] = sorted(each for each in folders if not each.startswith(_INNER))
-            for file in sorted(files):
-                if os.path.splitext(file)[0].replace("_", "").lower() != plain:
-                    continue
-                header = os.path.relpath(os.path.join(parent, file), folder)
-                if declares.search(cxx.blanked(_with_parts(parent, file))):
-                    is_read = re.search(rf"#\s*include\s*[<\"]{re.escape(header)}", context.source)
-                    edited = context.with_header(header)
-                    return None if is_read else {"header": header, "edited": edited}
-    return None
+            yield from (
+                (folder, os.path.relpath(os.path.join(parent, f), folder)) for f in sorted(files)
+            )
 
 
 def _with_parts(folder: str, file: str) -> str:
