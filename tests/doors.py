@@ -185,11 +185,16 @@ def _install(cubin: bool) -> Request:
     return by_compiler if cubin or function.Module is Module else by_kernel
 
 
-def _cell(cubin: bool) -> Request:
+def ipython() -> Any:
+    """Start an IPython shell in this process, without a history."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    return InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+
+
+def _cell(cubin: bool) -> Request:
+    shell = ipython()
     shell.run_line_magic("load_ext", "rtcompile")
     notebook = type(shell.magics_manager.registry["CudaMagics"])
     notebooks: dict[Any, Any] = {}  # one for each set of headers

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import doors
+
 pytest.importorskip("cupy")
 pytest.importorskip("IPython", reason="IPython is not installed")
 
@@ -13,10 +15,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples/notebooks").glob("*.ip
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_an_example_notebook_runs_on_the_device(notebook):
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
-
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell = doors.ipython()
     for cell in json.loads(notebook.read_text())["cells"]:
         if cell["cell_type"] == "code":
             result = shell.run_cell("".join(cell["source"]))

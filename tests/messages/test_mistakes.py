@@ -13,6 +13,7 @@ cupy = pytest.importorskip("cupy")
 
 import rtcompile  # noqa: E402
 from rtcompile.messages.loading import of_launch  # noqa: E402
+from tests import doors  # noqa: E402
 from tests.mistakes import MISTAKES, pretended_device  # noqa: E402
 from tests.processes import build_of, functions_of  # noqa: E402
 
@@ -23,6 +24,12 @@ PACKAGE = os.path.dirname(rtcompile.__file__)
 def device():
     with pretended_device():
         yield
+
+
+@pytest.fixture
+def shell() -> Any:
+    pytest.importorskip("IPython")
+    return doors.ipython()
 
 
 def assert_unchained(error: BaseException) -> None:
@@ -237,11 +244,7 @@ def test_every_error_of_a_build_is_a_compile_exception(error):
 
 
 @pytest.mark.needs_compiler
-def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device):
-    pytest.importorskip("IPython")
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell()
+def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device, shell):
     shell.run_cell("import rtcompile")
     shell.run_cell(
         "kernel = rtcompile.RawKernel('int x = y;', 'k', arch='sm_80')\n\nkernel((1,), (1,), ())"
@@ -274,28 +277,17 @@ def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device):
         "%%cuda_header\nint x;",
     ],
 )
-def test_no_internal_exception_is_chained_in_a_notebook(cell, device):
-    pytest.importorskip("IPython")
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell()
+def test_no_internal_exception_is_chained_in_a_notebook(cell, device, shell):
     shell.run_line_magic("load_ext", "rtcompile")
     source = "template <class T> __global__ void f(T* x) {}\n__global__ void k(int n) {}"
     assert shell.run_cell(f"%%cuda --arch sm_80 --module cells\n{source}").success
-    error = shell.run_cell(cell).error_in_exec
-    assert isinstance(error, rtcompile.RtcompileError)
-    assert error.__context__ is None
-    assert error.__cause__ is None
+    assert_unchained(shell.run_cell(cell).error_in_exec)
 
 
 @pytest.mark.takes_seconds
-def test_ipython_hides_rtcompiles_frames_of_another_librarys_error(capsys, device):
-    pytest.importorskip("IPython")
-    from IPython.core.interactiveshell import InteractiveShell
-
+def test_ipython_hides_rtcompiles_frames_of_another_librarys_error(capsys, device, shell):
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     functions_of(kernel)[0] = mock.Mock(side_effect=TypeError("unsupported type"))
-    shell = InteractiveShell()
     shell.user_ns["kernel"] = kernel
     shell.run_cell("kernel((1,), (1,), (object(),))")
     shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)

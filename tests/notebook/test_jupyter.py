@@ -14,6 +14,7 @@ import rtcompile
 from rtcompile import CompileError, InvalidRequest
 from rtcompile.cubin import simple_name
 from rtcompile.extras.notebook import Line
+from tests import doors
 from tests.jobs import ENDLESS
 from tests.processes import python
 from tests.programs import TWO
@@ -29,11 +30,8 @@ template <class T, int N> __global__ void scale(T* x, T by) { x[threadIdx.x] *= 
 @pytest.fixture(scope="module")
 def ipython() -> Iterator[Any]:
     """An IPython shell with the extension loaded."""
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
-
     main = sys.modules["__main__"]  # the shell puts its namespace there
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    shell = doors.ipython()
     shell.run_line_magic("load_ext", "rtcompile")
     yield shell
     sys.modules["__main__"] = main
