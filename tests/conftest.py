@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rtcompile.cli import bundling, main
+from rtcompile.compilers import observed
 from rtcompile.extras.cluster.entries import open_store
 from rtcompile.store.shared import SharedStore
 from rtcompile.workers import pool as workers
@@ -378,6 +379,26 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, attribute, spy)
     return names
+
+
+@pytest.fixture
+def at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Callable[[], object]]]:
+    """A list of functions that run after a compiler, before its result is used."""
+    then: list[Callable[[], object]] = []
+
+    def after(original: Callable[..., object], *given: Any, **more: Any) -> object:
+        # Headers of earlier tests may still be precompiled in other threads.
+        while then and str(tmp_path) in repr(given):
+            then.pop()()
+        return original(*given, **more)
+
+    monkeypatch.setenv("RTCOMPILE_PCH", "0")
+    for name in ("record", "file_set"):  # NVCC's and NVRTC's
+        monkeypatch.setattr(observed, name, functools.partial(after, getattr(observed, name)))
+    yield then
+    assert not then
 
 
 @pytest.fixture

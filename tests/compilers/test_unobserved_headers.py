@@ -4,9 +4,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -179,22 +178,6 @@ def test_headers_tested_by_has_include_are_noticed_in_any_spelling(project, how)
 
 
 # --- during a build ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """A list of functions that run after the compiler, before its result is used."""
-    then: list[Callable[[], object]] = []
-    original = observed.record
-
-    def first(*given: Any, **more: Any) -> Any:
-        while then:
-            then.pop()()
-        return original(*given, **more)
-
-    monkeypatch.setattr(observed, "record", first)
-    yield then
-    assert not then
 
 
 def the_folder_above_swapped(root):

@@ -5,7 +5,6 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.compilers import nvrtc, observed
+from rtcompile.compilers import nvrtc
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import FOLDER, SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
@@ -234,26 +233,6 @@ READS = {
     "seen": "#if __has_include(<opt.h>)\n#endif\n#define VALUE 1\n",
     "read": "#include <opt.h>\n",
 }
-
-
-@pytest.fixture
-def at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[Callable[[], object]]]:
-    """A list of functions that run after the compiler, before its result is used."""
-    then: list[Callable[[], object]] = []
-    original = observed.file_set
-
-    def first(seen: Any, *given: Any, **more: Any) -> FileSet:
-        # Headers of earlier tests may still be precompiled in other threads.
-        while then and str(tmp_path) in repr(seen):
-            then.pop()()
-        return original(seen, *given, **more)
-
-    monkeypatch.setenv("RTCOMPILE_PCH", "0")
-    monkeypatch.setattr(observed, "file_set", first)
-    yield then
-    assert not then
 
 
 @pytest.mark.parametrize("change", DURING)
