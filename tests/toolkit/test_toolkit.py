@@ -82,11 +82,13 @@ def test_a_toolkit_with_a_link_and_two_dots_is_resolved_by_the_system(tmp_path, 
     assert toolchain.require_nvrtc().version == "12.8.93"
 
 
-def test_rtcompiles_headers_are_searched_last(tmp_path):
+def test_rtcompiles_headers_are_searched_last_and_nvcc_gets_no_cuda_headers_and_no_shims(tmp_path):
     site = Wheels(tmp_path).cuda12().cupy().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
-    labels = [d.label for d in search(site).search]
+    found = search(site)
+    labels = [d.label for d in found.search]
     assert labels == ["forward", "cudart", "crt", "cccl", "cutlass", "cupy", "rtcompile", "shims"]
+    assert [d.label for d in found.nvcc_search] == ["cutlass", "cupy", "rtcompile"]
 
 
 # --- one set -------------------------------------------------------------------------------------
@@ -227,10 +229,13 @@ def test_the_toolkits_cccl_replaces_cupys(tmp_path):
     assert cccl_directories(toolchain) == [str(tmp_path / "nvidia/cuda_cccl/include")]
 
 
-def test_without_a_toolkits_cccl_cupys_is_used(tmp_path):
-    toolchain = search(Wheels(tmp_path).cuda12(cccl=None).cupy().site)
-    root = tmp_path / "cupy/_core/include/cupy/_cccl"
+def test_wheels_that_lack_only_cccl_are_complete_with_cupys(tmp_path):
+    site = Wheels(tmp_path / "site").cuda12("12.9.86", cccl=None).cupy().site
+    environ = {"CUDA_PATH": str(toolkit(tmp_path / "cuda", "12.6.85"))}
+    toolchain = search(site, environ=environ)
+    root = site / "cupy/_core/include/cupy/_cccl"
     assert toolchain.problems == ()
+    assert toolchain.require_nvrtc().version == "12.9.86"
     assert toolchain.found_via["cccl"] == "cupy"
     assert cccl_directories(toolchain) == [str(root / "libcudacxx")]
     assert directories(toolchain)["cccl-cub"] == str(root / "cub")
@@ -243,14 +248,6 @@ def test_a_cccl_of_another_version_is_reported_and_cupys_used(tmp_path):
     (problem,) = toolchain.problems
     assert "12.6.77" in problem
     assert "CuPy's own copy" in problem
-
-
-def test_wheels_that_lack_only_cccl_are_complete_with_cupys(tmp_path):
-    site = Wheels(tmp_path / "site").cuda12("12.9.86", cccl=None).cupy().site
-    root = toolkit(tmp_path / "cuda", "12.6.85")
-    toolchain = search(site, environ={"CUDA_PATH": str(root)})
-    assert toolchain.require_nvrtc().version == "12.9.86"
-    assert toolchain.found_via["cccl"] == "cupy"
 
 
 def test_a_second_cccl_beside_the_runtime_headers_is_not_searched(tmp_path):

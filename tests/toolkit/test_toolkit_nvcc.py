@@ -68,13 +68,6 @@ def test_the_identity_of_a_wrapped_nvcc_is_that_of_its_binary(tmp_path):
     assert model.of_nvcc(found, None) != before
 
 
-def test_nvcc_gets_no_cuda_headers_and_no_shims(tmp_path):
-    site = Wheels(tmp_path).cuda12().cupy().site
-    write(site / "cutlass_library/source/include/cutlass/version.h")
-    labels = [directory.label for directory in search(site).nvcc_search]
-    assert labels == ["cutlass", "cupy", "rtcompile"]
-
-
 @pytest.mark.parametrize("variable", ["NVCC_CCBIN", "CUDAHOSTCXX"])
 def test_the_named_host_compiler_is_used(tmp_path, variable):
     named = program(tmp_path / "g++-12", "12")
