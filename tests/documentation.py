@@ -23,6 +23,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from tests import doors
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path
@@ -138,12 +140,7 @@ def has(name: str) -> bool:
             return importlib.util.find_spec(name) is not None
         except ModuleNotFoundError:  # its parent package is missing
             return False
-    import cupy
-
-    try:
-        return bool(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return False
+    return doors.devices() > 0
 
 
 class _Loaded:

@@ -51,8 +51,10 @@ class Module:
 
 def devices() -> int:
     """Return how many devices CuPy has here."""
-    import cupy
-
+    try:
+        import cupy
+    except ImportError:
+        return 0
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError:

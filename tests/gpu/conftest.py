@@ -2,22 +2,13 @@
 
 import pytest
 
+from tests import doors
+
 HERE = "tests/gpu/"
 
 
-def devices() -> int:
-    try:
-        import cupy
-    except ImportError:
-        return 0
-    try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return 0
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    count = devices()
+    count = doors.devices()
     for item in items:
         if HERE not in item.nodeid and HERE not in str(item.path.as_posix()):
             continue
