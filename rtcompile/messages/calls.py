@@ -207,13 +207,6 @@ def whole_call(text: str, call: Match) -> str:
     return text[call.start() : call.end() + len(cxx.enclosed(text, call.end() - 1)) + 1]
 
 
-def not_deduced(match: Match, context: BuildContext) -> Values | None:
-    """Apply only to a call that names no template argument, and whose arguments have types."""
-    if "<error-type>" in match.string:
-        return None
-    return {} if re.search(rf"\b{match['function']}\s*\(", context.text) else None
-
-
 def of_numba(match: Match, context: BuildContext) -> Values:
     """Return what CUDA C++ writes for a name of Numba's module `cuda`."""
     call = re.search(rf"\bcuda{re.escape(match['name'])}\(", context.text)

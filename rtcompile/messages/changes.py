@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from rtcompile.messages.declared import OPERAND, declared_as
+from rtcompile.messages.declared import BASIC, OPERAND, declared_as
 from rtcompile.messages.diagnostics import simplified
-from rtcompile.messages.facts import BuildContext, Match, Values, read_sections
+from rtcompile.messages.facts import (
+    TABLES,
+    BuildContext,
+    Match,
+    Values,
+    read_sections,
+    renamed,
+)
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
 
@@ -122,7 +129,8 @@ def spot_of(context: BuildContext) -> Spot | None:
     """Return the message's caret in the source; None if its line is none of the source's."""
     if context.line and context.text and not context.in_source:
         return None
-    return Spot(context.source, context.at if context.line else len(context.source))
+    end = len(context.source)  # a line of PTX may be none of the source's
+    return Spot(context.source, min(context.at, end) if context.line else end)
 
 
 def in_line(context: BuildContext) -> Spot:
@@ -157,7 +165,13 @@ _MOST_ARGUMENTS = 4  # of a call whose arguments are changed
 _TABLE = read_sections("changes.ini")
 # A row that searches around the caret begins this many characters before the caret's line.
 _NEAR = 300
-_PATTERNS = ("near", "operand", "argument")  # words that are patterns themselves
+_PATTERNS = (
+    "near",
+    "operand",
+    "argument",
+    "basic",
+    "keyword",
+)  # words that are patterns themselves
 _NAME = re.compile(r"\{([a-z]\w*)\}")
 
 
@@ -182,7 +196,7 @@ def of(section: str) -> Callable[[Match, BuildContext], Iterator[Values]]:
             words["plain"] = declared.removeprefix("const ") if "const " in declared[:6] else ""
         is_tried = own is not None and context.attempts is not None
         for row, found in said:
-            if is_tried or "known" in row or not {"write", "adding"} & {*row}:
+            if is_tried or {"known", "untried"} & {*row} or not {"write", "adding"} & {*row}:
                 groups = {name: simplified(text or "") for name, text in found.groupdict().items()}
                 yield from _values(row, words | groups, spot, is_tried)
 
@@ -222,6 +236,7 @@ def _change(
         if "write" in row:
             right = _filled(row["write"], values)
             edited = edited[:begin] + right + edited[end:]
+            edited = renamed(spot.source, values["old"], right) if "rename" in row else edited
             values["write"] = " ".join(right.split())
     name, opening, arguments = spot.call
     if arguments:
@@ -244,6 +259,8 @@ def _words(spot: Spot) -> dict[str, str]:
         "near": near,
         "left": left[0] if left else "",
         "operand": OPERAND,
+        "basic": BASIC,
+        "keyword": "|".join(TABLES["keywords"]),
         "argument": r"(?:[^,()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))+",
         "call": spot.call[0],
         "around": spot.around[0],

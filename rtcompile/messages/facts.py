@@ -219,14 +219,6 @@ class BuildContext:
         at = first.start() if first else 0
         return f"{self.source[:at]}#include <{header}>\n{self.source[at:]}"
 
-    def with_word(self, word: str, right: str) -> str:
-        """Return the source with another name for a word of its code; "" without a source."""
-        code, parts, at = cxx.blanked(self.source, literals=True), list[str](), 0
-        for found in re.finditer(rf"\b{re.escape(word)}\b", code):
-            parts += [self.source[at : found.start()], right]
-            at = found.end() + (not right and self.source.startswith(" ", found.end()))
-        return "".join([*parts, self.source[at:]])
-
     def with_text(self, text: str, right: str) -> str:
         """Return the source with another text on the message's line, at the caret or behind it."""
         lines = self.source.split("\n")
@@ -242,6 +234,15 @@ class BuildContext:
     def has_option(self, *spellings: str) -> bool:
         """Whether the command line contains an option that begins with one of `spellings`."""
         return any(option.startswith(spellings) for option in self.options)
+
+
+def renamed(source: str, word: str, right: str) -> str:
+    """Return the source with another name for a word of its code."""
+    code, parts, at = cxx.blanked(source, literals=True), list[str](), 0
+    for found in re.finditer(rf"\b{re.escape(word)}\b", code):
+        parts += [source[at : found.start()], right]
+        at = found.end() + (not right and source.startswith(" ", found.end()))
+    return "".join([*parts, source[at:]])
 
 
 def headers_in(folder: str, *patterns: str) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from rtcompile.messages.declared import (
     templates,
 )
 from rtcompile.messages.diagnostics import split
-from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values
+from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values, renamed
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
 
@@ -40,7 +40,7 @@ def elsewhere(match: Match, context: BuildContext) -> Iterator[Values]:
         about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
         about = about.replace("CUDA C++", "device code") if whose == "C" else about
         right = re.match(r"`([^`]+)`", instead)
-        edited = context.with_word(word, right[1]) if right else ""
+        edited = renamed(context.source, word, right[1]) if right else ""
         known = "yes" if named or word == context.word else ""
         yield {"word": word, "about": about, "instead": instead, "edited": edited, "known": known}
 
@@ -170,7 +170,7 @@ def nearest(match: Match, context: BuildContext) -> Iterator[Values]:
         header = DECLARED.get(near, "")
         why = ": capital letters count" if near.lower() == word.lower() else ""
         also = f", of <{header}>" if header else ""
-        edited = context.with_word(word, near)
+        edited = renamed(context.source, word, near)
         yield {"word": word, "near": near, "why": why, "also": also, "edited": edited}
 
 
@@ -416,4 +416,4 @@ def name_taken(match: Match, context: BuildContext) -> Values | None:
     own = len(declarations(name, context.code)) > 1 or '#include "' in context.source
     if name not in context.device_names() and (own or not is_function):
         return None
-    return {"edited": context.with_word(name, f"{name}_")}
+    return {"edited": renamed(context.source, name, f"{name}_")}

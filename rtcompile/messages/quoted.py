@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rtcompile.messages.declared import BASIC, operands, templates
 from rtcompile.messages.diagnostics import arguments, line_in_source, split
-from rtcompile.messages.facts import TABLES, BuildContext, Match, Values
+from rtcompile.messages.facts import BuildContext, Match, Values
 from rtcompile.request import cxx
 
 
@@ -195,23 +195,6 @@ def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
                 f"Give one of the two another name: the macro, or what line {context.line} declares"
             )
         yield {**shown, "step": step}
-
-
-_PARAMETERS = "class|new|delete|template|union|struct|enum|default|private|public|register|using"
-
-
-def keyword(_: Match, context: BuildContext) -> Values | None:
-    """Return the word of the language that the message's line declares as a name."""
-    line = cxx.blanked(context.text, literals=True)
-    words = "|".join(TABLES["keywords"])
-    declared = rf"\b{BASIC}[\s*&]+(?:__restrict__\s+)?(?!operator\s*=\s*\()({words})\s*(?:[;,)]|=(?!=)|\[\s*\w|\((?!\)))"
-    found = re.search(declared, line) or re.search(rf"\b{BASIC}[\s*&]+({BASIC})\s*=", line)
-    found = found or re.search(
-        rf"[(,]\s*(?:const\s+)?[A-Za-z_]\w*\s*[*&\s]\s*({_PARAMETERS})\s*[,)]", line
-    )
-    if found is None:
-        return None
-    return {"word": found[1], "edited": context.with_word(found[1], f"{found[1]}_")}
 
 
 _TEMPLATES = r"\{\{ *[A-Za-z_]\w* *\}\}|\{%[^%\n]*%\}|%\(\w+\)[sdifg]|\$\{\w+\}|\$\w+|<%=? *\w+|@\w+@|(?<=[=(,<>+*/-])\s*%[sdifg]\b"

@@ -29,7 +29,7 @@ def repaired(match: Match, context: BuildContext) -> Iterator[Values]:
     yield from _missing(spot, wanted)
     yield from _ended(spot)
     yield from _wrong(spot, wanted)
-    yield from _headers(spot)
+    yield from changes.of("repaired-last")(match, context)
 
 
 def unbalanced(_: Match, context: BuildContext) -> Iterator[Values]:
@@ -177,15 +177,6 @@ def _macros(spot: Spot, text: str) -> Iterator[Values]:
 
 _MOST_MACROS = 200
 _NEXT_LINES = 3
-
-
-def _headers(spot: Spot) -> Iterator[Values]:
-    """Yield a semicolon behind the user's headers before the caret, whose last declaration may lack it."""
-    included = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*', re.MULTILINE)
-    for found in reversed([*included.finditer(spot.source, 0, spot.at)][-3:]):
-        fact = f'The last declaration in "{found[1]}", which line {spot.line(found.start())} includes, does not end with a ;'
-        step = f'Write ; at the end of "{found[1]}"'
-        yield spot.change(found.end(), found.end(), "\n;", fact, step)
 
 
 _LABEL = re.compile(r"(?:case\b.*|default\s*|public\s*|private\s*|protected\s*|\w+\s*):")
