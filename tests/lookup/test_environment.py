@@ -292,5 +292,5 @@ def test_a_relative_folder_in_a_variable_depends_on_the_working_directory(
     keys = set()
     for folder in ("one", "two"):
         monkeypatch.chdir(tmp_path / folder)
-        keys.add(environment.current().key)
+        keys.add(environment.current().toolchain_key)  # a part of the other keys
     assert len(keys) == 2

@@ -84,17 +84,6 @@ def test_the_second_process_gets_the_same_toolchain_without_a_search(environment
     assert environment.searches == 1
 
 
-def test_a_relative_cutlass_path_depends_on_the_working_directory(environment, monkeypatch):
-    monkeypatch.setenv("RTCOMPILE_CUTLASS_PATH", "cutlass")
-    for project in ("a", "b"):
-        folder = environment.wheels.site.parent / project
-        write(folder / "cutlass/include/cutlass/version.h")
-        monkeypatch.chdir(folder)
-        for toolchain in (current(environment.settings), environment.as_a_new_process()):
-            (cutlass,) = [d.path for d in toolchain.search if d.label == "cutlass"]
-            assert cutlass == str(folder / "cutlass/include")
-
-
 def test_one_process_reads_the_file_once(environment):
     environment.as_a_new_process()
     environment.file().write_text("spoilt since")
@@ -138,13 +127,6 @@ def test_another_value_of_a_variable_causes_a_new_search(environment, monkeypatc
     current(environment.settings)
     assert environment.searches == 2
     monkeypatch.undo()
-
-
-def test_a_scripts_own_folder_is_not_part_of_the_key(environment, monkeypatch, tmp_path):
-    current(environment.settings)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    environment.as_a_new_process()
-    assert environment.searches == 1
 
 
 @pytest.mark.parametrize(
