@@ -1,7 +1,6 @@
 """Tests of the negative cache: the next process finds a reproducible failure without a compiler."""
 
 import os
-import shutil
 
 import pytest
 
@@ -110,19 +109,6 @@ def test_in_a_read_only_cache_the_latest_failures_are_kept_in_memory(cache, on_d
 
 
 # --- its folder ----------------------------------------------------------------------------------
-
-
-def test_an_entry_under_another_key_is_not_used_and_found_by_verify(cache):
-    first, second = make_key_inputs(), make_key_inputs(source="2")
-    for inputs in (first, second):
-        open_store(cache).keep_failure(inputs, remembered())
-    a, b = (cache / "records").iterdir()
-    shutil.copyfile(a, b)
-    assert open_store(cache).verify() == [str(b)]
-    assert sorted(open_store(cache).failure(q) is None for q in (first, second)) == [
-        False,
-        True,
-    ]
 
 
 def test_entries_count_are_evicted_and_cleared(cache):
