@@ -79,7 +79,7 @@ def _info(_: Namespace, store: Store) -> _Result:
     lines = [
         f"{found.directory}: {found.entries} entries",
         f"{size} of {limit}; {found.hits} hits, {found.misses} builds",
-        f"{found.failures} failures of compilers remembered",
+        f"{found.failures} failed builds remembered",
     ]
     if found.fetched:
         lines.append(f"{found.fetched} builds fetched from shared stores")

@@ -135,14 +135,16 @@ def _out_of_scope(word: str, context: BuildContext) -> Values | None:
     lines = [code.count("\n", 0, each.end()) + 1 for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
         return None
-    above = code[: found[0].start(1)]
-    if lines[0] > line and any(above.count(one) != above.count(two) for one, two in ("{}", "()")):
-        return None  # of another function
+    use = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
     if lines[0] > line:
+        depth = 0
+        for each in re.findall(r"[(){}]", code[use : found[0].start(1)]):
+            depth = depth + 1 if each in "({" else max(0, depth - 1)
+        if depth:
+            return None  # of another function
         where = f"is declared below, in line {lines[0]}; C++ reads from the top"
         step = "Move the declaration above its first use, or declare it there first"
     else:
-        use = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
         if not 0 <= scope_end(found[-1].start(1), code) <= use:
             return None  # the compiler skipped the declaration, behind another error
         text = source.split("\n")[lines[-1] - 1]
@@ -292,6 +294,9 @@ _SPELL = (
 _ONE = "Write its name without parameters, a cast for one of several overloads, as in '(void(*)(float*))f', and & for a variable, as in '&m'."
 
 
+_COMPARE = "Compare the kinds of its arguments and defaults with the notes"
+
+
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
     parameters, values = split(declared), split(arguments)
@@ -312,7 +317,7 @@ def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     if len(values) > len(parameters) and "..." not in declared:
         wrong.append(f"'{given}' gives {len(values)} of {len(parameters)} arguments")
     fact = "; ".join(wrong) or f"no instance for '{given}' was found"
-    step = "Compare the kinds of its arguments and defaults with the notes"
+    step = _COMPARE
     if wrong:
         step = f"Write '{base}<{', '.join(right)}>', or with your own types and values"
     whole = f"the template is `template <{declared}> {base}`"
@@ -349,6 +354,8 @@ def template(match: Match, context: BuildContext) -> Values | None:
     if declared is None or given is None or "..." in declared:
         return None
     values = _arguments(f"{name}<{given[1]}>", name, given[1], declared)
+    if values["step"] == f"{_COMPARE}.":  # its arguments are right: the mistake is another one
+        return None
     return {key: re.sub(r"'([^']+<[^']*>)'", r"`\1`", text) for key, text in values.items()}
 
 

@@ -183,7 +183,7 @@ class Store:
             if record.failure is not None and record.compiler == compilers:
                 now = record.files.current()
                 if now is None:
-                    return None
+                    continue
                 if now is not record.files:
                     record = record._replace(files=now)
                     self.keep_failure(inputs, record)
