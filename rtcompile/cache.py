@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, JitDisabled, public, shown
 from rtcompile.files.sealed import UntrustedError
+from rtcompile.lookup import environment as environments
 from rtcompile.lookup.find import query_of
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
@@ -113,6 +114,7 @@ def clear() -> CacheInfo:
     """
     before = info()
     opened()[1].clear()
+    environments.current().memory = None
     return before
 
 

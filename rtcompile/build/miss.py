@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache, partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -70,12 +70,14 @@ class Attempt(NamedTuple):
 
     def adding(self, decision: Decision) -> Attempt:
         """Return the attempt with a decision's flags; itself if none is new."""
-        new = tuple([flag for flag in decision.flags if flag not in self.added])
-        if not new:
-            return self
-        plan = self.plan._replace(options=self.plan.options.adding(*new))
-        note = f"{' '.join(new)} added: {decision.reason}"
-        return self._replace(plan=plan, added=self.added + new, notes=(*self.notes, note))
+        new = [flag for flag in decision.flags if flag not in self.added]
+        return self.with_flags(new, [f"{' '.join(new)} added: {decision.reason}"]) if new else self
+
+    def with_flags(self, flags: Iterable[str], notes: Iterable[str]) -> Attempt:
+        """Return the attempt with further flags, and the reasons for them."""
+        added, plan = (*self.added, *flags), self.plan
+        plan = plan._replace(options=plan.options.adding(*flags))
+        return self._replace(plan=plan, added=added, notes=(*self.notes, *notes))
 
 
 class Miss:
@@ -112,7 +114,8 @@ class Miss:
         if backend == "nvcc":
             return self._with_nvcc(first, self.why_missed())
         if known is not None and backend in EITHER:
-            first = first._replace(depends=(known.files,))
+            flags, *notes = known.notes
+            first = first._replace(depends=(known.files,)).with_flags(flags.split(), notes)
             return self._with_nvcc(first, known.reason, known.failure)
         attempt, outcome = self._with_added_flags(first, self._nvrtc)
         if isinstance(outcome, Compiled):
@@ -121,10 +124,11 @@ class Miss:
         may_turn = outcome.kind == "error" and backend in EITHER
         if not (decision.action == "nvcc" and may_turn):
             raise self._refused(attempt, outcome)
+        for_nvcc = attempt.adding(decision)
         if plans.lack_of_nvcc(plan):
-            raise self._refused(attempt, outcome, decision.reason)
-        self._remember(attempt, outcome, decision.reason)
-        return self._with_nvcc(attempt.adding(decision), decision.reason, outcome)
+            raise self._refused(for_nvcc, outcome, decision.reason, by_nvrtc=attempt.plan)
+        self._remember(for_nvcc, outcome, decision.reason)
+        return self._with_nvcc(for_nvcc, decision.reason, outcome)
 
     def _after_nvrtc(self, failure: CompileFailure) -> Decision:
         """Decide whether NVCC compiles a source that NVRTC rejected; with ``"nvrtc-first"`` it always does."""
@@ -183,7 +187,9 @@ class Miss:
         depends = attempt.depends
         if not any(each.uncacheable or each.newest_ns >= self.begun_ns for each in depends):
             files = reduce(fileset.FileSet.joined, depends)
-            record = Record(files, reason=why_nvcc, failure=failure)
+            # NVCC needs the flags too: it cannot always tell by its own errors that they are missing.
+            notes = (" ".join(attempt.added), *attempt.notes)
+            record = Record(files, reason=why_nvcc, failure=failure, notes=notes)
             self.store.keep_failure(self.plan.key_inputs, record)
 
     def _meanwhile(self) -> None:
@@ -419,7 +425,8 @@ def _unit(
 # Matches the folders to which includes are relative: .../include/cccl, /usr/include/c++/12.
 _ROOT = r".*/include(?:/c\+\+/[\w.]+)?(?:/cccl)?(?=/)"
 
-_HOST_ROOTS = ("/usr/local/include",)  # searched before the others, even if it is empty
+_HOST_ROOTS = ("/usr/local/include", "/usr/include")  # searched, also if no header of them was read
+_MISSING = r'(?:could not|cannot) open source file "([^"]+)"'
 
 
 # --- The files of a compiler whose accesses were not intercepted ----------------------------------------
@@ -429,7 +436,10 @@ def _depending_on(attempt: Attempt, failure: CompileFailure) -> Attempt:
     """Return an attempt that depends on the files of one more failure."""
     from rtcompile.build.failures import dependencies_of
 
-    return attempt._replace(depends=(*attempt.depends, dependencies_of(failure)))
+    # A header that only the host compiler finds lets NVCC build the code.
+    paths = [f"{root}/{name}" for name in re.findall(_MISSING, failure.log) for root in _HOST_ROOTS]
+    missing = FileSet(absent=tuple([path for path in paths if not os.path.exists(path)]))
+    return attempt._replace(depends=(*attempt.depends, dependencies_of(failure), missing))
 
 
 def _nvcc_search(plan: Plan) -> tuple[tuple[SearchDir, ...], tuple[SearchDir, ...]]:

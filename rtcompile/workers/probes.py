@@ -72,6 +72,7 @@ class _Observation:
         # NVRTC looks for a file with the program's name, but ignores the result.
         headers = (job.get("pch", b""), job.get("create_pch", b""))
         self.own = (job.get("name", b""), *headers, os.getcwdb())
+        self._below = b"/proc/self/fd/", os.getcwdb() + b"/"
         self.begun_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, the clock of file times
         self.opened: dict[bytes, list[Any]] = {}
         self.contents: dict[bytes, bytes] = {}  # of headers that are not the toolkit's
@@ -85,8 +86,8 @@ class _Observation:
         """Return whether a path belongs to this worker, or is relative to its empty folder."""
         if path is None or not path.startswith(b"/"):
             return True
-        # The compiler writes its times to the worker's descriptor.
-        return path in self.own or path.startswith(b"/proc/self/fd/")
+        # The compiler writes its times to the worker's descriptor. From NVRTC 13.5 on, it makes relative paths absolute.
+        return path in self.own or path.startswith(self._below)
 
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem

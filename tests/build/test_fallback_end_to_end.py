@@ -326,6 +326,21 @@ def test_the_failed_compiler_is_skipped_after_the_code_was_evicted(runs):
     assert (code.build.hit, "<vector>" in code.build.why) == (None, True)
 
 
+def test_a_failed_compiler_is_skipped_with_the_flags_that_its_errors_required(runs):
+    # NVCC cannot tell by its own errors that the include is missing.
+    source = """__global__ void g(int* p) { std::optional<int> b(5); *p = *b; }
+    void run(int* p) { g<<<1, 1>>>(p); }"""
+    first = compile(source)
+    shutil.rmtree(os.path.join(os.environ["RTCOMPILE_CACHE_DIR"], "objects"))
+    forget_caches()
+    del runs[:]
+    again = compile(source)
+
+    assert {*runs} == {"nvcc"}
+    assert (again.code, again.build.why) == (first.code, first.build.why)
+    assert "-include=optional added" in first.build.why
+
+
 def test_with_nvrtc_first_a_request_for_nvcc_takes_nvrtc_and_the_note_has_the_seconds_saved(runs):
     by_nvcc = compile(PLAIN, backend="nvcc")
     first = compile(PLAIN, backend="nvcc", fallback="nvrtc-first")

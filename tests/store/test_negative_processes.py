@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rtcompile
-from rtcompile.build import pipeline, planned
+from rtcompile.build import miss, pipeline, planned
 from rtcompile.lookup import environment
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import Hints
@@ -124,6 +124,18 @@ def test_the_hints_of_another_toolchain_are_not_shown():
     assert given["message"].startswith(found), (
         "only the change that it names was not compiled again"
     )
+
+
+def test_a_header_that_the_host_compiler_would_find_ends_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(miss, "_HOST_ROOTS", (str(tmp_path),))
+    source = '#include <of_the_host.h>\nextern "C" __global__ void k(float* p) { *p = 1; }'
+    assert not this_process(source)["cached"]
+    inputs = planned.plan(CompileRequest(source, arch="sm_90a"), settings()).key_inputs
+    assert Store.open(settings()).failure(inputs) is not None
+
+    (tmp_path / "of_the_host.h").touch()
+
+    assert Store.open(settings()).failure(inputs) is None
 
 
 def write(path: Path, text: str) -> Callable[[], object]:

@@ -65,3 +65,10 @@ def test_headers_of_any_number_and_length_are_kept_with_nvcc(tmp_path):
     forget_process()
 
     assert rtcompile.compile(source, **arguments).build.hit == "disk"
+
+
+def test_a_cleared_cache_has_no_code_in_memory_either():
+    code = {"source": KERNEL, "options": ("-DVALUE=1",), "arch": "sm_80"}
+    rtcompile.compile(**code)
+    rtcompile.cache.clear()
+    assert rtcompile.compile(**code).build.hit is None

@@ -337,8 +337,24 @@ def test_probes_that_miss_an_access_are_not_used(monkeypatch, lost):
 def test_what_a_version_is_known_for_is_true_and_others_are_checked(library, change, expected):
     libraries = os.pathsep.join((*library.preload, library.path))
     program = (
-        f"from rtcompile.workers import libraries as nvrtc; {change}\nnvrtc.load({libraries!r})\n"
+        f"import os; from rtcompile.workers import libraries as nvrtc; os.chdir('/')\n"  # as a zygote
+        f"{change}\nnvrtc.load({libraries!r})\n"
         "print(nvrtc._is_observed and nvrtc.probes_see_all())"
     )
     done = python(program, check=True)
     assert done.stdout.strip() == expected
+
+
+def test_absolute_paths_below_the_jobs_folder_are_its_own(tmp_path, monkeypatch):
+    # NVRTC 13.5 looks for relative paths by absolute ones.
+    monkeypatch.chdir(tmp_path)
+    observed = probes._Observation({"name": b"kernel.cu"}, reports=True)
+    folder = os.getcwdb()
+    paths = (
+        b"t.h",
+        folder,
+        folder + b"/rtcompile-headers/t.h",
+        folder + b"-other/t.h",
+        b"/usr/t.h",
+    )
+    assert [observed.is_ours(path) for path in paths] == [True, True, True, False, False]
