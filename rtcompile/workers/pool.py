@@ -273,10 +273,13 @@ def _raise_limit(number: int | None) -> None:
 def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.socket) -> None:
     if not zygote.is_reachable():
         raise OSError("its socket was closed")
-    how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
-    content = job.function, dict(job.arguments), *how
     # In a memfd, so that many jobs fit into the socket of a zygote that hangs: their time limits hold.
-    system.send(zygote.control, content, (theirs.fileno(),), most=0)
+    arguments = system.packed(dict(job.arguments))
+    try:
+        how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
+        system.send(zygote.control, (job.function, *how), (theirs.fileno(), arguments))
+    finally:
+        os.close(arguments)
     process.close_theirs(theirs)  # otherwise the end of file would never arrive
 
 

@@ -7,8 +7,8 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-On the zygote's control socket the caller sends what to load, and for each job the function's name, its arguments,
-the limits, and one end of a new *job socket*. The job socket returns ``RESULT`` and the value, or ``CRASH`` with the
+On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits, one
+end of a new *job socket* and a memfd with the arguments, which only the child reads. The job socket returns ``RESULT`` and the value, or ``CRASH`` with the
 fields of `pool.Crash`; if it closes without a message, the zygote is gone. The caller cancels by closing its end.
 Messages are plain values, and no pickle.
 
@@ -69,6 +69,16 @@ def in_memfd(data: bytes) -> int:
     return descriptor
 
 
+def packed(value: Any) -> int:
+    """Return the descriptor of a new memfd that contains `value`."""
+    return in_memfd(marshal.dumps(value, _MARSHAL_VERSION))
+
+
+def unpacked(descriptor: int) -> Any:
+    """Return the value in a memfd made by `packed`, and close it."""
+    return marshal.loads(drain(descriptor))  # noqa: S302  # both ends are one user's processes
+
+
 def contents(descriptor: int) -> bytes:
     """Return the contents of a memfd so far."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
@@ -110,11 +120,10 @@ def send(
     socket: _socket.socket,
     value: Any,
     descriptors: tuple[int, ...] = (),
-    most: int = _MESSAGE_BYTES,
 ) -> None:
-    """Send one message with duplicates of the descriptors; a value of more bytes than `most` is sent in a memfd."""
+    """Send one message with duplicates of the descriptors; a long value is sent in a memfd."""
     data = marshal.dumps(value, _MARSHAL_VERSION)
-    is_long = len(data) > most
+    is_long = len(data) > _MESSAGE_BYTES
     if is_long:
         descriptors = (*descriptors, in_memfd(data))
     try:

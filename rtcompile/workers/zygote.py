@@ -155,7 +155,8 @@ class Zygote:
             return False
         content, descriptors = message
         if descriptors:
-            self._start(Order(content, _socket.socket(fileno=descriptors[0])))
+            socket, arguments = descriptors
+            self._start(Order(content, _socket.socket(fileno=socket), arguments))
             return True
         self.loads = content
         try:
@@ -287,14 +288,15 @@ _SECONDS = 30.0  # for all other children
 
 
 class Order:
-    """A caller's job, and this end of its socket."""
+    """A caller's job: this end of its socket, and the descriptor of its arguments."""
 
-    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket) -> None:
-        self.function, self.arguments, self.timeout, self.memory, self.reusable = fields
-        self.socket = socket
+    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
+        self.function, self.timeout, self.memory, self.reusable = fields
+        self.socket, self.arguments = socket, arguments
 
     def close(self) -> None:
         self.socket.close()
+        os.close(self.arguments)
 
 
 class Child:
@@ -325,8 +327,8 @@ class Child:
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
         self.memory = order.memory
         try:
-            content = order.function, order.arguments, order.reusable
-            system.send(self.channel, content, (order.socket.fileno(),))
+            descriptors = order.socket.fileno(), order.arguments
+            system.send(self.channel, (order.function, order.reusable), descriptors)
         except OSError:
             self.kill()  # It may have been killed while idle.
 
@@ -397,13 +399,13 @@ def _serve(channel: _socket.socket) -> int:
             return RETRY  # The zygote may just have sent a job.
         if message is None:
             return 0  # The zygote ends.
-        (function, arguments, reusable), (number,) = message
+        (function, reusable), (number, arguments) = message
         socket = _socket.socket(fileno=number)
         if served and not _as_new():
             return RETRY
         well = False
         try:
-            value = resolve(function)(arguments)
+            value = resolve(function)(system.unpacked(arguments))
             well = reusable and value.pop("well")
             if served and value.pop("doubtful"):
                 return RETRY
