@@ -68,6 +68,9 @@ def _reported(query: Query) -> ObjectCode:
 
 def _built_once(query: Query) -> ObjectCode:
     """Return the code from the levels that need a plan, while no other thread or process builds it."""
+    from rtcompile.workers import process
+
+    process.occupy_standard()  # before files are written: of the toolchain, of the lock
     settings = query.settings
     # Without a name, no index entry can say that the last build failed.
     if (query.failed or not query.name()) and not settings.recompile:
@@ -79,9 +82,6 @@ def _built_once(query: Query) -> ObjectCode:
         from rtcompile.build import miss
 
         raise miss.too_late(plan, settings, miss.TOO_MUCH)
-    from rtcompile.workers import process
-
-    process.occupy_standard()  # before the lock's file is opened
     with query.store.building(plan.key_inputs, left, waits=query.waits) as query.seconds:
         if query.seconds == 0.0 and not query.waits:
             raise Busy
