@@ -45,7 +45,7 @@ class CacheInfo:
     size, limit : int
         The bytes that the cache takes, and the most that it may take.
     hits, misses, failures, fetched : int
-        Counts since the cache was created or cleared: builds found, builds compiled, failures in the negative
+        Counts since the cache was created or cleared: builds found, builds compiled, failed builds in the
         cache, and builds fetched from shared stores.
     precompiled_headers, precompiled_bytes : int
         The number of precompiled headers, and their bytes.

@@ -205,7 +205,7 @@ class CompileError(_BuildError):
         The paragraphs that follow the compiler's errors in the message: what else was tried, where
         the reproducer is.
     cached : bool
-        Whether the error comes from the negative cache: an earlier build failed in this way and
+        Whether the error comes from the cache: an earlier build failed in this way and
         nothing that it read has changed since. ``recompile=True`` runs the compiler again.
     """
 

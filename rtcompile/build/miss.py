@@ -114,7 +114,7 @@ class Miss:
         if backend == "nvcc":
             return self._with_nvcc(first, self.why_missed())
         if known is not None and backend in EITHER:
-            flags, *notes = known.notes
+            flags, *notes = known.notes or ("",)
             first = first._replace(depends=(known.files,)).with_flags(flags.split(), notes)
             return self._with_nvcc(first, known.reason, known.failure)
         attempt, outcome = self._with_added_flags(first, self._nvrtc)

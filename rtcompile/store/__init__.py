@@ -1,1 +1,1 @@
-"""The local cache: objects, the manifests that lead to them, and statistics."""
+"""The local cache: objects, the records that lead to them, and statistics."""
