@@ -60,10 +60,15 @@ remainder__uint32_uint_uint32 copy__uint32_int64 add__int64_int_int64 linspace__
 # --- jobs: each returns seconds by the name of a figure -------------------------------------------
 
 
+counting: "list[Callable[[], None]]" = []  # what the first timer calls, to begin the counts
+
+
 class Timer:
-    """Measures from its construction on, and marks this part for a trace of system calls."""
+    """Measures from its construction on, and marks this part for a trace of system calls and for the counts."""
 
     def __init__(self) -> None:
+        while counting:
+            counting.pop()()
         os.access(BEGIN, 0)
         self.begun = time.perf_counter()
 
@@ -100,6 +105,19 @@ def first_miss(number: int) -> "Any":
 
     _ = RawKernel(SMALL.format(number), "k").kernel
     return {"import and first miss": timer()}
+
+
+def next_miss(number: int, measured: int) -> "Any":
+    """Compile small kernels in a process that has compiled some; return the processor time of the calling thread."""
+    import rtcompile
+
+    for each in range(4):
+        rtcompile.compile(SMALL.format(number * 1000 + each), arch="sm_90")
+    Timer()
+    begun = time.thread_time()
+    for each in range(measured):
+        rtcompile.compile(SMALL.format(number * 1000 + 100 + each), arch="sm_90")
+    return {"processor time of the caller": (time.thread_time() - begun) / measured}
 
 
 def in_turn(number: int, kind: str, marks: "tuple[int, ...]") -> "Any":
@@ -245,6 +263,8 @@ ROWS = {
         failing, {"sources": FAILING}, prepare=[(failing, {"sources": FAILING})], **CACHED
     ),
     "first miss": Row(first_miss, pairs=10, cupy=True),
+    "further misses": Row(next_miss, {"measured": 20}, pairs=10, counted=0),
+    "one further miss": Row(next_miss, {"measured": 1}, pairs=4),
     "small kernels in turn": Row(in_turn, {"kind": "small", "marks": (20,)}, pairs=8),
     "batch of 100, at the top": Row(at_the_top, {"kernels": 100}, pairs=6, cupy=True, counted=1),
     "compile_many of 256": Row(many, {"kind": "small", "kernels": 256}, pairs=5, counted=1),
@@ -261,15 +281,20 @@ ROWS = {
 
 
 def _count(package: str, counts: "dict[str, int]") -> "Callable[[], None]":
-    """Count functions of the package, their calls and imported modules; return what ends the count."""
+    """Count functions of the package, their calls and imported modules from the first timer on; return the end."""
     import threading
 
     functions: dict[Any, int] = {}
-    known = set(sys.modules)
+    known: set[str] = set()
 
     def note(frame: "Any", event: str, argument: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(package):
             functions[frame.f_code] = functions.get(frame.f_code, 0) + 1
+
+    def begin() -> None:
+        known.update(sys.modules)
+        threading.setprofile(note)
+        sys.setprofile(note)
 
     def end() -> None:
         sys.setprofile(None)
@@ -278,8 +303,7 @@ def _count(package: str, counts: "dict[str, int]") -> "Callable[[], None]":
         counts["calls of functions"] = sum(functions.values())
         counts["modules imported"] = len(set(sys.modules) - known)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    counting.append(begin)
     return end
 
 
