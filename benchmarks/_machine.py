@@ -67,9 +67,8 @@ def _processor() -> str:
 
 def _toolchain() -> dict[str, str]:
     from rtcompile import toolkit
-    from rtcompile.settings import Settings
 
-    return dict(toolkit.current(Settings.from_environ()).versions)
+    return dict(toolkit.current().versions)
 
 
 def gpus() -> int:

@@ -253,8 +253,7 @@ def add(
         if capability is None:
             return
         pipeline.start_compiler(settings)
-        toolkit.current(settings)
-        toolkit.remember_device(capability, settings)
+        toolkit.remember_device(capability)
     try:
         thread.directory = os.getcwd()
         query = query_of(request, settings, capability)

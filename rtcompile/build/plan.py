@@ -83,7 +83,7 @@ def plan(
     options = effective_options(request.options, settings.debug)
     backend = wanted_backend(request, settings)
     # NVCC runs programs, such as wrappers of a host compiler, that are edited more often than NVRTC.
-    toolchain = toolkit.current(settings, 0.0 if backend == "nvcc" else CHECK_SECONDS)
+    toolchain = toolkit.current(0.0 if backend == "nvcc" else CHECK_SECONDS)
     if backend in EITHER and toolchain.nvrtc is None and toolchain.nvcc is not None:
         backend = "nvcc"
     version = _version(backend, toolchain, settings)

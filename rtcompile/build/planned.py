@@ -74,7 +74,7 @@ def _built_once(query: Query) -> ObjectCode:
     settings = query.settings
     # Without a name, no index entry can say that the last build failed.
     if (query.failed or not query.name()) and not settings.recompile:
-        toolkit.current(settings)  # what was installed or repaired in the last second counts
+        toolkit.current()  # what was installed or repaired in the last second counts
     plan = plan_of(query)
     limit = settings.timeout
     left = limit.left if isinstance(limit, TimeLimit) else limit
@@ -180,8 +180,7 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
         # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # The toolchain was replaced, and may now produce other code.
-        or toolkit.current(query.settings, environment.CHECK_SECONDS).depends
-        is not decided.toolchain.depends
+        or toolkit.current(environment.CHECK_SECONDS).depends is not decided.toolchain.depends
         or _is_nvrtc_replaced(query)
         # A variable was changed.
         or query.environment is not environment.current()

@@ -113,7 +113,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         step = "Correct the variable, or unset it."
         yield Check("settings", "error", str(error), step)
         settings = Settings.from_environ({})
-    toolchain = toolkit.current(settings)
+    toolchain = toolkit.current()
     parts = {
         "toolkit": partial(checks.toolkit_parts, toolchain),
         "device": partial(checks.devices, toolchain),

@@ -260,7 +260,7 @@ def clangd(given: Namespace) -> int:
     """Write the section, and keep the file's other sections."""
     path = os.path.join(absolute(given.root), ".clangd")
     options = compiler_options.parse(given.compiler_options)
-    search = toolkit.current(Settings.from_environ()).search
+    search = toolkit.current().search
     flags = _flags(options, Arch.parse(given.arch or "sm_80"), search)
     listed = json.dumps(flags, indent=4, ensure_ascii=False)  # which is YAML, too
     section = _SECTION.format(title=_TITLE, flags=listed)

@@ -96,7 +96,7 @@ class Environment:
     `key` is the digest of all variables that can change a result, and of the folders of packages. `toolchain_key`
     is the digest of the inputs of the toolchain search besides files, and names the cache's file with the
     toolchain. It covers the programs found on PATH and not PATH itself, so a shell, a service and a scheduler share
-    one file. `loads` is the library that a worker loads for this toolchain; "" if unknown.
+    one file, whose fields are `toolchain`. `loads` is the library that a worker loads for it; "" if unknown.
     """
 
     def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
@@ -108,12 +108,14 @@ class Environment:
                 _warn_of(name)
         self._sys_path = sys.path[:]
         self._problem: InvalidRequest | None = None
-        self._settings = Settings("", cache_on_disk=False)
+        self.usable_settings = Settings(
+            "", cache_on_disk=False
+        )  # if those of the variables are not
         try:
-            self._settings = Settings.from_environ()
+            self.usable_settings = Settings.from_environ()
         except InvalidRequest as error:
             self._problem = error
-        settings = self._settings
+        settings = self.usable_settings
         self.looks_ahead = self._problem is None and settings.ahead and settings.jit
         self.site_dirs = site_folders()
         self._folders = _package_folders()
@@ -134,11 +136,11 @@ class Environment:
             self._problem = error
             self.toolchain_key = ""
         self.key = versioned_digest("environment", [*counted, self.toolchain_key])
-        self.folder = Folder(self._settings.cache_dir, writable=self._settings.jit)
+        self.folder = Folder(self.usable_settings.cache_dir, writable=self.usable_settings.jit)
         self.memory: Memory | None = None
         self.loads = ""
         self.capability: tuple[int, ...] = ()
-        self._record: Sequence[bytes] | None = None
+        self.toolchain: Sequence[bytes] | None = None  # the fields of its file
         self._path_folders: dict[str, Signature] | None = None
         self._signature = self._noted = ""
         self._checked = float("-inf")
@@ -156,7 +158,7 @@ class Environment:
         """The settings in the variables; raise `InvalidRequest` if one of them cannot be understood."""
         if self._problem is not None:
             raise InvalidRequest(str(self._problem))
-        return self._settings
+        return self.usable_settings
 
     def is_current(self) -> bool:
         """Return whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
@@ -169,28 +171,28 @@ class Environment:
         )
 
     def signature(self, trusted: float = CHECK_SECONDS) -> str:
-        """Return the digest of the toolchain's files; "" if they changed or are unknown."""
+        """Return the digest of the toolchain and its files; "" if they changed or are unknown."""
         now = time.monotonic()
         if now - self._checked < trusted:
             return self._signature
         if self._folders != _package_folders():
             forget()
             return ""
-        if self._record is None and self._settings.cache_on_disk:
+        if self.toolchain is None and self.usable_settings.cache_on_disk:
             data = self.folder.read(TOOLCHAINS, self.toolchain_key)
             fields = None if data is None else sealed.unseal(SEAL, self.toolchain_key, data)
             if fields is not None and len(fields) == 5:
                 self.note(fields)
-        if self._record is None or not self._is_unchanged(self._record):
-            self._record, self._signature = None, ""
+        if self.toolchain is None or not self._is_unchanged(self.toolchain):
+            self.toolchain, self._signature = None, ""
             return ""
         self._checked = now
         return self._signature
 
     def note(self, fields: Sequence[bytes]) -> None:
-        """Set this environment's toolchain from the fields of its file, of which `packed` makes the first three."""
-        self._record = fields
-        now = noted(self.toolchain_key, fields)
+        """Set this environment's toolchain: the results of `packed`, the toolchain, and the devices' capability."""
+        self.toolchain = fields
+        now = versioned_digest("toolchain", [self.toolchain_key, *fields[:2], fields[3]])
         if now != self._noted:
             self.memory = None  # results of another toolchain must not be found any more
         self._signature = self._noted = now
@@ -198,6 +200,18 @@ class Environment:
         self.capability = tuple(fields[4])
         self._path_folders = None
         self._checked = float("-inf")
+
+    def remember(self, fields: Sequence[bytes]) -> None:
+        """Note a toolchain, and write its file by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
+        self.note(fields)
+        settings = self.usable_settings
+        if self._problem is None and settings.cache_on_disk and settings.jit:
+            try:
+                self.folder.prepare()
+                data = sealed.seal(SEAL, self.toolchain_key, fields)
+                self.folder.publish(TOOLCHAINS, self.toolchain_key, data)
+            except OSError:
+                pass  # the next process searches again
 
     def _is_unchanged(self, fields: Sequence[bytes]) -> bool:
         if not are_unchanged(fields):
@@ -242,11 +256,6 @@ def looked_again() -> Environment:
         return before  # Another thread may be building with it.
     _environment = now
     return now
-
-
-def noted(toolchain_key: str, fields: Sequence[bytes]) -> str:
-    """Return the digest of a toolchain's files, from `packed`."""
-    return versioned_digest("toolchain", [toolchain_key, *fields[:2]])
 
 
 def packed(signatures: Mapping[str, Signature], loads: str) -> list[bytes]:

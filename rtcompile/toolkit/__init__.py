@@ -10,89 +10,58 @@ and a scheduler that find the same programs share one result.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from rtcompile import forks
-from rtcompile.files import sealed
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import SEAL, TOOLCHAINS, Environment, signature
-from rtcompile.named import NamedTuple
+from rtcompile.lookup.environment import CHECK_SECONDS, Environment, signature
 from rtcompile.settings import Settings
-from rtcompile.store.folder import Folder
 from rtcompile.toolkit.model import Executable, Library, Toolchain, architectures, unpack
 
-
-class Known(NamedTuple):
-    """A result of the search, and its files with their stat signatures, as `environments.packed` returns them."""
-
-    toolchain: Toolchain
-    files: Sequence[bytes]
-
-    def is_valid(self, key: str, noted: str) -> bool:
-        """Return whether the result's files are unchanged; `noted` is the digest of files just found unchanged."""
-        return environments.noted(key, self.files) == noted or environments.are_unchanged(
-            self.files
-        )
-
-
-_in_this_process: dict[str, Known] = {}  # by toolchain key
+_in_this_process: dict[str, Sequence[bytes]] = {}  # the fields of files, by toolchain key
+_decoded: dict[tuple[bytes, ...], Toolchain] = {}  # by all fields except the device's
 _lock = forks.lock()
 _LONGEST_WAIT = 2.0  # seconds; a search takes one at most
 
 
-def current(settings: Settings | None = None, trusted: float = 0.0) -> Toolchain:
+def current(trusted: float = 0.0) -> Toolchain:
     """Return the toolchain of this environment; missing parts raise only when they are required."""
     # The toolchain's files are checked, unless they were checked in the last `trusted` seconds.
-    noted = environments.current().signature(trusted)
-    environment = environments.current()  # A change in a folder of PATH makes a new snapshot.
-    settings = settings or environment.settings
-    key = environment.toolchain_key
-    known = _in_this_process.get(key)
-    if known is not None and known.is_valid(key, noted):
-        if not environment.signature():  # this cache, perhaps another one, lacks the result
-            write(settings, key, known)
-        return known.toolchain
+    known = _known(trusted)
+    if known is not None:
+        return known
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return _unsupported()
     # One thread searches at a time, so the next one uses its result. But the thread that searches may be interrupted by
     # a signal handler that waits for other threads.
     acquired = _lock.acquire(timeout=_LONGEST_WAIT)
     try:
-        return _found(environment, settings, noted).toolchain
+        return _known() or _searched()
     finally:
         if acquired:
             _lock.release()
 
 
-def _found(environment: Environment, settings: Settings, noted: str) -> Known:
-    """Return the toolchain that another thread has just found, else the one in the file, else search for it."""
-    key = environment.toolchain_key
-    known = _in_this_process.get(key)
-    if known is None and settings.cache_on_disk:
-        known = read(settings, key)
-        environment.signature()  # reads the same file
-    if known is None or not known.is_valid(key, noted):
-        # PATH may lead to another program now.
-        environment = environments.looked_again()
-        key = environment.toolchain_key
-        _in_this_process.pop(key, None)
-        known = _search(environment.site_dirs, settings)
-        write(settings, key, known)
-        environment.signature()  # From now on, a newly installed program on PATH is noticed.
-    # A signal handler may have interrupted the search and found the toolchain first.
-    known = _in_this_process.setdefault(key, known)
-    nvrtc = known.toolchain.nvrtc
-    if nvrtc is not None and nvrtc.architectures:
-        from rtcompile.request import arch as archs
-
-        archs.learn(nvrtc.version_pair, nvrtc.architectures)
-    return known
+def _known(trusted: float = 0.0) -> Toolchain | None:
+    """Return the toolchain that this process found before, or that is in the file, if its files are unchanged."""
+    environments.current().signature(trusted)
+    here = environments.current()  # A change in a folder of PATH makes a new snapshot.
+    settings, key = here.usable_settings, here.toolchain_key
+    fields = here.toolchain if here.signature() else _in_this_process.get(key)
+    if fields is None or not (fields is here.toolchain or environments.are_unchanged(fields)):
+        return None
+    try:
+        found = _decoded.get(tuple(fields[:4])) or _from_json(fields, settings)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return None  # NVRTC's own headers were evicted, or the file is damaged
+    _in_this_process[key] = fields
+    if fields is not here.toolchain:  # this cache, perhaps another one, lacks the result
+        _remember(here, found, fields)
+    return found
 
 
 def _unsupported() -> Toolchain:
@@ -106,19 +75,21 @@ def _unsupported() -> Toolchain:
     return Toolchain(missing=dict.fromkeys(parts, why), problems=(why,))
 
 
-def remember_device(capability: tuple[int, int], settings: Settings) -> None:
+def remember_device(capability: tuple[int, int]) -> None:
     """Remember the compute capability of this machine's devices, also for later processes."""
-    environment = environments.current()
-    known = _in_this_process.get(environment.toolchain_key)
-    if environment.capability != capability and known is not None:
-        environment.capability = capability
-        write(settings, environment.toolchain_key, known)
+    toolchain, here = current(), environments.current()
+    if here.capability != capability and here.toolchain is not None:
+        _remember(here, toolchain, [*here.toolchain[:4], bytes(capability)])
 
 
-def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
+def _searched() -> Toolchain:
+    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
+
     from rtcompile.request import arch as archs
     from rtcompile.toolkit.search import find
 
+    here = environments.looked_again()  # PATH may lead to another program now
+    site_dirs, settings = here.site_dirs, here.usable_settings
     toolchain = find(
         environments.expanded(os.environ),
         [*site_dirs, *_editable_cupy(site_dirs)],
@@ -131,7 +102,21 @@ def _search(site_dirs: Sequence[str], settings: Settings) -> Known:
         toolchain = toolchain._replace(nvrtc=nvrtc)
     loads = "" if toolchain.nvrtc is None else toolchain.nvrtc.to_load()
     files = environments.packed({path: signature(path) for path in toolchain.depends}, loads)
-    return Known(toolchain, files)
+    plain = [dict(part) if isinstance(part, Mapping) else part for part in toolchain]
+    text = json.dumps(plain).encode("utf-8", "surrogateescape")  # named tuples become lists
+    _remember(here, toolchain, [*files, text, bytes(here.capability)])
+    here.signature()  # From now on, a newly installed program on PATH is noticed.
+    # A signal handler may have interrupted the search and found the toolchain first.
+    return _known(CHECK_SECONDS) or toolchain
+
+
+def _remember(here: Environment, toolchain: Toolchain, fields: Sequence[bytes]) -> None:
+    _in_this_process[here.toolchain_key] = fields
+    if toolchain.doubts:
+        # A program that did not respond may do so in the next process, when the machine is less busy.
+        here.note(fields)
+    else:
+        here.remember(fields)
 
 
 def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
@@ -144,68 +129,41 @@ def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
     return (os.path.dirname(os.path.dirname(cupy.origin)),) if cupy and cupy.origin else ()
 
 
-# --- the file ------------------------------------------------------------------------------------
+# --- the toolchain in the file -------------------------------------------------------------------
 
 
-def read(settings: Settings, key: str) -> Known | None:
-    """Return the remembered result, which names libraries to load; None if it is not trusted."""
-    folder = Folder(settings.cache_dir, writable=settings.jit)
-    fields = folder.decoded(TOOLCHAINS, key, partial(sealed.unseal, SEAL))
-    if fields is None:
-        return None
-    try:
-        known = Known(_from_json(fields[3]), fields[:3])
-    except (ValueError, TypeError, LookupError, AttributeError):
-        return None
-    return known if _unpacked_is_there(known.toolchain, settings) else None
-
-
-def _unpacked_is_there(toolchain: Toolchain, settings: Settings) -> bool:
-    """Return whether NVRTC's own headers, if the toolchain uses them, are in the cache, and record their use."""
-    if "NVRTC" not in toolchain.found_via.values():
-        return True
-    from rtcompile.store import inventory
-
-    top = f"{settings.cache_dir}/{inventory.HEADERS}/"
-    names = [d.path.removeprefix(top) for d in toolchain.search if d.path.startswith(top)]
-    return bool(names) and inventory.find(settings.cache_dir, names[0].split("/")[0]) is not None
-
-
-def write(settings: Settings, key: str, known: Known) -> None:
-    """Write the result by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
-    # A program that did not respond may do so in the next process, when the machine is less busy.
-    if known.toolchain.doubts:
-        return
-    import json  # takes 1.5 ms, which `import rtcompile` alone should not cost
-
-    plain = [dict(part) if isinstance(part, Mapping) else part for part in known.toolchain]
-    found = json.dumps(plain).encode("utf-8", "surrogateescape")  # named tuples become lists
-    here = environments.current()
-    fields = [*known.files, found, bytes(here.capability)]
-    if here.toolchain_key == key:
-        here.note(fields)
-    if not (settings.cache_on_disk and settings.jit):
-        return
-    folder = Folder(settings.cache_dir)
-    with contextlib.suppress(OSError):
-        folder.prepare()
-        folder.publish(TOOLCHAINS, key, sealed.seal(SEAL, key, fields))
-
-
-def _from_json(text: bytes) -> Toolchain:
+def _from_json(fields: Sequence[bytes], settings: Settings) -> Toolchain:
     import json
 
-    values = json.loads(text)
+    values = json.loads(fields[3])
     if not isinstance(values, list) or len(values) != len(Toolchain._fields):
         raise ValueError("another rtcompile wrote this")
     found = Toolchain(*map(_tuples, values))
-    return found._replace(
-        nvrtc=found.nvrtc and Library(*found.nvrtc),
+    nvrtc = found.nvrtc and Library(*found.nvrtc)
+    found = found._replace(
+        nvrtc=nvrtc,
         nvcc=found.nvcc and Executable(*found.nvcc),
         nvjitlink=found.nvjitlink and Library(*found.nvjitlink),
         search=tuple(SearchDir(*directory) for directory in found.search),
     )
+    _use_unpacked(found, settings)
+    if nvrtc is not None and nvrtc.architectures:
+        from rtcompile.request import arch as archs
+
+        archs.learn(nvrtc.version_pair, nvrtc.architectures)
+    return _decoded.setdefault(tuple(fields[:4]), found)
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _use_unpacked(toolchain: Toolchain, settings: Settings) -> None:
+    """Record the use of NVRTC's own headers in the cache; raise LookupError if others could have written there."""
+    top = f"{settings.cache_dir}/headers/"
+    names = [d.path.removeprefix(top) for d in toolchain.search if d.path.startswith(top)]
+    if names:
+        from rtcompile.store import inventory
+
+        if inventory.find(settings.cache_dir, names[0].split("/")[0]) is None:
+            raise LookupError(names[0])

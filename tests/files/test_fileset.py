@@ -14,7 +14,6 @@ from rtcompile.files import fileset, sealed
 from rtcompile.files import headers as file_times
 from rtcompile.files.fileset import PACKED_FIELDS, FileSet
 from rtcompile.files.headers import Header
-from rtcompile.settings import Settings
 from tests.tables import from_table
 
 OWN, TOOLKIT = "own/a.h", "toolkit/b.h"
@@ -233,7 +232,7 @@ def test_the_toolkit_in_an_image_is_trusted_if_an_option_names_its_folder(tmp_pa
     monkeypatch.setattr(file_times, "_is_in_image", lambda *given: True)
     own = tmp_path / "own.cuh"
     own.write_text("")
-    toolchain = toolkit.current(Settings.from_environ())
+    toolchain = toolkit.current()
     [folder] = {d.path for d in toolchain.search if d.label == "cudart"}
     code = rtcompile.compile(
         '#include <cuda_fp16.h>\n#include "own.cuh"\n__global__ void k() {}',

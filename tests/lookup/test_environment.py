@@ -16,8 +16,6 @@ from rtcompile.lookup import bundles, environment
 from rtcompile.lookup import find as device
 from rtcompile.lookup import find as lookup
 from rtcompile.request.request import CompileRequest
-from rtcompile.settings import Settings
-from rtcompile.toolkit.model import Toolchain
 from tests.lookups import CAPABILITY, CODE, build, found, look
 
 pytestmark = pytest.mark.usefixtures("absent_device")
@@ -88,17 +86,6 @@ def test_a_build_is_not_kept_if_nvrtc_was_replaced_less_than_a_second_ago(is_the
         request = build(CODE % 2)
 
     assert found(request) is None
-
-
-def test_the_toolchain_of_another_environment_is_not_used():
-    here = environment.current()
-    known = toolkit.Known(Toolchain(), environment.packed({}, "libnvrtc.so"))
-    settings = Settings("", cache_on_disk=False)
-    toolkit.write(settings, "another key", known)
-    assert (here.signature(), here.loads) == ("", "")
-    toolkit.write(settings, here.toolchain_key, known)
-    assert here.signature()
-    assert here.loads == "libnvrtc.so"
 
 
 def test_an_invalid_variable_prevents_reading_the_cache(monkeypatch):

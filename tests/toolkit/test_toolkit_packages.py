@@ -14,7 +14,6 @@ from rtcompile import styling
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.messages import rendering
 from rtcompile.messages.available import missing_header
-from rtcompile.settings import Settings
 from rtcompile.toolkit import current
 from rtcompile.toolkit.catalogue import wheel_version
 from rtcompile.toolkit.model import Toolchain
@@ -52,7 +51,7 @@ def test_the_environments_cuda_12_is_complete_and_consistent(environments):
     assert environments.versions["cccl"].startswith("2.8.")
     assert environments.nvjitlink is not None
     assert Path(str(environments.cudadevrt)).name == "libcudadevrt.a"
-    found = current(Settings.from_environ()).require_nvrtc()
+    found = current().require_nvrtc()
     assert found.path == environments.require_nvrtc().path
 
 

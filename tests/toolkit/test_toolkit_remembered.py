@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,16 +43,16 @@ class Environment:
     def __init__(self, tmp_path: Path) -> None:
         self.wheels = Wheels(tmp_path / "site-packages").cuda12("12.9.86")
         self.nvrtc = self.wheels.site / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
-        self.settings = Settings(cache_dir=str(tmp_path / "cache"))
+        self.cache = tmp_path / "cache"
         self.searches = 0
 
     def as_a_new_process(self) -> Toolchain:
         forget_toolkit()
         environments.forget()
-        return current(self.settings)
+        return current()
 
     def file(self) -> Path:
-        (file,) = Path(self.settings.cache_dir, "toolchains").iterdir()
+        (file,) = (self.cache / "toolchains").iterdir()
         return file
 
 
@@ -71,14 +70,16 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
     monkeypatch.delitem(sys.modules, "cupy", raising=False)  # it is not on this path
     monkeypatch.setattr(toolkit, "_in_this_process", {})
+    monkeypatch.setattr(toolkit, "_decoded", {})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(made.cache))
     for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     return made
 
 
 def test_the_second_process_gets_the_same_toolchain_without_a_search(environment):
-    first = current(environment.settings)
+    first = current()
     assert environment.as_a_new_process() == first
     assert first.require_nvrtc().version == "12.9.86"
     assert environment.searches == 1
@@ -87,7 +88,7 @@ def test_the_second_process_gets_the_same_toolchain_without_a_search(environment
 def test_one_process_reads_the_file_once(environment):
     environment.as_a_new_process()
     environment.file().write_text("spoilt since")
-    current(environment.settings)
+    current()
     assert environment.searches == 1
 
 
@@ -109,10 +110,10 @@ def test_one_process_reads_the_file_once(environment):
 )
 @pytest.mark.parametrize("same_process", [True, False])
 def test_a_change_of_the_searched_files_causes_a_new_search(environment, change, same_process):
-    current(environment.settings)
+    current()
     change(environment)
     if same_process:
-        current(environment.settings)
+        current()
     else:
         environment.as_a_new_process()
     assert environment.searches == 2
@@ -122,9 +123,9 @@ def test_a_change_of_the_searched_files_causes_a_new_search(environment, change,
     "variable", ["CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "CUTLASS_PATH", "NVCC_CCBIN"]
 )
 def test_another_value_of_a_variable_causes_a_new_search(environment, monkeypatch, variable):
-    current(environment.settings)
+    current()
     monkeypatch.setenv(variable, "/proc/nowhere")
-    current(environment.settings)
+    current()
     assert environment.searches == 2
     monkeypatch.undo()
 
@@ -148,7 +149,7 @@ def test_another_value_of_a_variable_causes_a_new_search(environment, monkeypatc
     ],
 )
 def test_an_untrusted_file_is_replaced_by_a_new_search(environment, spoil):
-    found = current(environment.settings)
+    found = current()
     spoil(environment.file())
     assert environment.as_a_new_process() == found
     assert environment.searches == 2
@@ -156,9 +157,9 @@ def test_an_untrusted_file_is_replaced_by_a_new_search(environment, spoil):
     assert environment.searches == 2
 
 
-def test_a_link_to_a_file_in_another_folder_is_not_followed(environment, tmp_path):
-    found = current(environment.settings)
-    file, cache = environment.file(), Path(environment.settings.cache_dir)
+def test_a_link_to_a_file_in_another_folder_is_not_followed(environment, tmp_path, monkeypatch):
+    found = current()
+    file, cache = environment.file(), environment.cache
     (tmp_path / "other").mkdir()
     os.rename(file, tmp_path / "other" / file.name)
     os.symlink(tmp_path / "other" / file.name, file)
@@ -166,7 +167,7 @@ def test_a_link_to_a_file_in_another_folder_is_not_followed(environment, tmp_pat
     assert environment.searches == 2
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/toolchains").symlink_to(cache / "toolchains")
-    environment.settings = Settings(cache_dir=str(tmp_path / "linked"))
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "linked"))
     environment.as_a_new_process()
     assert environment.searches == 3
 
@@ -176,7 +177,7 @@ def test_another_path_with_the_same_programs_causes_no_search(environment, monke
     program(folder / "nvcc", "12.9.86")
     program(folder / "g++", "12.2")
     monkeypatch.setenv("PATH", str(folder))
-    found = current(environment.settings)
+    found = current()
     searches = environment.searches
     for before in ("/proc/nowhere", str(environment.wheels.site.parent)):
         monkeypatch.setenv("PATH", f"{before}:{os.environ['PATH']}:/sbin")
@@ -189,7 +190,7 @@ def test_another_path_that_also_lacks_a_program_causes_no_search(
 ):
     (tmp_path / "of this shell").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "of this shell"))
-    current(environment.settings)
+    current()
     (tmp_path / "of this shell").rmdir()
     monkeypatch.setenv("PATH", "/proc/nowhere")
     environment.as_a_new_process()
@@ -198,7 +199,7 @@ def test_another_path_that_also_lacks_a_program_causes_no_search(
 
 def test_another_compiler_earlier_on_path_causes_a_new_search(environment, monkeypatch):
     program(environment.wheels.site.parent / "bin/nvcc", "12.9.86")
-    current(environment.settings)
+    current()
     newer = program(environment.wheels.site.parent / "first/bin/nvcc", "12.9.99")
     monkeypatch.setenv("PATH", f"{newer.parent}:{os.environ['PATH']}")
     assert environment.as_a_new_process().require_nvcc().path == str(newer)
@@ -210,29 +211,34 @@ def test_a_compiler_that_does_not_report_its_version_is_run_again(environment):
     status = nvcc.stat()
     nvcc.write_text("#!/bin/sh\nexit 1\n")
     os.utime(nvcc, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert current(environment.settings).nvcc is None
+    assert current().nvcc is None
     nvcc.write_text(works)
     os.utime(nvcc, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert environment.as_a_new_process().nvcc is not None
 
 
 def test_folder_and_file_are_accessible_only_to_the_user(environment):
-    current(environment.settings)
-    modes = [environment.file(), environment.file().parent, Path(environment.settings.cache_dir)]
+    current()
+    modes = [environment.file(), environment.file().parent, environment.cache]
     assert [stat.S_IMODE(path.stat().st_mode) for path in modes] == [0o600, 0o700, 0o700]
 
 
-def test_without_a_folder_to_write_to_the_result_is_the_same(environment, tmp_path):
-    found = current(environment.settings)
+def test_without_a_folder_to_write_to_the_result_is_the_same(environment, tmp_path, monkeypatch):
+    found = current()
     forget_toolkit()
     not_a_folder = tmp_path / "file"
     not_a_folder.touch()
-    assert current(Settings(cache_dir=str(not_a_folder / "cache"))) == found
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(not_a_folder / "cache"))
+    assert current() == found
 
 
-def test_a_cache_in_memory_leaves_nothing_on_disk(environment):
-    current(Settings(environment.settings.cache_dir, cache_on_disk=False))
-    assert not Path(environment.settings.cache_dir).exists()
+def test_a_cache_in_memory_leaves_nothing_on_disk(environment, monkeypatch):
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+    found = current()
+    environments.forget()
+    assert current() is found
+    assert environment.searches == 1
+    assert not environment.cache.exists()
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(500, marks=pytest.mark.slow)])
@@ -249,17 +255,17 @@ def test_simultaneous_threads_get_one_toolchain(environment, rounds, monkeypatch
     sys.setswitchinterval(1e-5)
     try:
         for number in range(rounds):
-            settings = Settings(cache_dir=f"{environment.settings.cache_dir}{number}")
+            monkeypatch.setenv("RTCOMPILE_CACHE_DIR", f"{environment.cache}{number}")
             forget_toolkit()
             environments.forget()
-            results = at_once(*[partial(current, settings)] * 8)
+            results = at_once(*[current] * 8)
             assert len(results) == 8
             assert all(found is results[0] for found in results)
     finally:
         sys.setswitchinterval(before)
     forget_toolkit()
     environments.forget()
-    assert current(settings) == results[0]
+    assert current() == results[0]
     assert environment.searches == rounds
 
 
@@ -267,13 +273,14 @@ def test_simultaneous_threads_get_one_toolchain(environment, rounds, monkeypatch
 def test_a_remembered_toolchain_does_not_import_the_search(tmp_path):
     source = """
 import sys
-from rtcompile.settings import Settings
 from rtcompile.toolkit import current
-current(Settings(cache_dir=sys.argv[1]))
+current()
 heavy = ("cupy", "importlib.metadata", "subprocess", "rtcompile.toolkit.search")
 print([name for name in heavy if name in sys.modules])
 """
-    cold, warm = (python(source, tmp_path, check=True).stdout for _ in "12")
+    cold, warm = (
+        python(source, environ={"RTCOMPILE_CACHE_DIR": tmp_path}, check=True).stdout for _ in "12"
+    )
     assert "rtcompile.toolkit.search" in cold
     assert warm == "[]\n"
 
@@ -288,12 +295,12 @@ def test_on_other_platforms_the_error_names_the_supported_ones(
     name = os.uname_result(("", "", "", "", machine))
     monkeypatch.setattr(os, "uname", lambda: name)
     with pytest.raises(ToolkitNotFound, match="Linux x86-64 and aarch64"):
-        current(environment.settings).require_nvrtc()
+        current().require_nvrtc()
     assert environment.searches == 0
 
 
 def test_evicted_headers_of_nvrtc_are_unpacked_again(environment, monkeypatch):
-    cache = Path(environment.settings.cache_dir)
+    cache = environment.cache
     written: list[str] = []
 
     def unpack(nvrtc: object, settings: Settings) -> str | None:

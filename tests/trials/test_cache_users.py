@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile import toolkit
 from rtcompile.compilers import observed
-from rtcompile.lookup import environment as environments
-from rtcompile.settings import Settings
-from rtcompile.toolkit.model import Toolchain
+from rtcompile.files.sealed import seal, unseal
+from rtcompile.store.folder import Folder
 from tests.key_inputs import make_key_inputs, make_object, open_store
 from tests.trials.record import record
 from tests.users import as_user
@@ -44,18 +42,14 @@ def fill(cache: Path, code: bytes) -> None:
     kept = open_store(cache)
     with kept.building(WANTED):
         kept.add(WANTED, make_object(code), observed.record((), ()))
-    toolkit.write(
-        Settings(cache_dir=str(cache)),
-        "key",
-        toolkit.Known(Toolchain(problems=(code.decode(),)), environments.packed({}, "")),
-    )
+    Folder(str(cache)).publish("toolchains", "key", seal("toolchain", "key", [code]))
 
 
 def found(cache: Path) -> list[str]:
     """Return whose build and whose toolchain is found."""
     obj = open_store(cache).find(WANTED)
-    known = toolkit.read(Settings(cache_dir=str(cache)), "key")
-    return [*([obj.code.decode()] if obj else ()), *(known.toolchain.problems if known else ())]
+    toolchain = Folder(str(cache)).decoded("toolchains", "key", partial(unseal, "toolchain"))
+    return [*([obj.code.decode()] if obj else ()), *(each.decode() for each in toolchain or ())]
 
 
 def own_folder(cache: Path) -> None:
