@@ -20,10 +20,6 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 
 _MOST_LISTED = 10
-# These have parentheses too, and may appear between __global__ and the kernel's name.
-_BOUNDS = re.compile(
-    r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
-)
 
 
 def absent(
@@ -70,13 +66,9 @@ def no_kernels(code: ObjectCode, source: str) -> str:
 
 def _in_source(source: str) -> dict[str, bool]:
     """Return the kernels that a source mentions, and whether each is a template."""
-    found = {}
-    code = cxx.blanked(source, literals=True, directives=True)
-    for declaration in re.split("[;{}]", _BOUNDS.sub("", code)):
-        before, mark, after = declaration.partition("__global__")
-        words = after.partition("(")[0].split()
-        if mark and words and words[-1].isidentifier():  # f<int> is a specialisation
-            found[words[-1]] = cxx.has_word(before, ("template",))
+    found: dict[str, bool] = {}
+    for kernel in cxx.kernels(source):
+        found[kernel.name] = found.get(kernel.name, False) or kernel.template is not None
     return found
 
 

@@ -330,8 +330,56 @@ def split(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
-# A kernel's name and the bracket of its parameters, behind attributes such as __launch_bounds__(256).
-_KERNEL = r"\b__global__\b(?:[^;{(]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{(]*?\b(\w+)\s*\("
+# A brace, a namespace's with its name, or a kernel's name and the bracket of its parameters, behind attributes such as
+# __launch_bounds__(256). The name in a specialisation, `k<int>(…)`, does not match.
+_STRUCTURE = (
+    r"\bnamespace\s*(?P<namespace>[\w:]*)\s*\{|[{};]"
+    r"|\b__global__\b(?:[^;{(]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{(]*?\b(?P<name>\w+)\s*\("
+)
+
+
+class Kernel(NamedTuple):
+    """A kernel as a text declares it."""
+
+    name: str
+    qualified: str  # with its namespaces
+    parameters: str  # the text between its parentheses
+    template: tuple[str, ...] | None  # the names of its template parameters
+    is_defined: bool
+    line: int
+
+
+def kernels(source: str) -> Iterator[Kernel]:
+    """Yield the kernels that a source defines or declares, in every branch, without specialisations."""
+    code = blanked(source, literals=True, directives=True)
+    scopes: list[str] = []  # of open braces: a namespace's name, "" for others
+    begin = 0  # where the current declaration begins
+    for match in re.finditer(_STRUCTURE, code):
+        if match["name"] is None:
+            begin = match.end()
+            if match[0] == "}":
+                del scopes[-1:]
+            elif match[0] != ";":
+                scopes.append(match["namespace"] or "")
+            continue
+        parameters = enclosed(code, match.end() - 1)
+        body = re.compile(r"\s*\{").match(code, match.end() + len(parameters) + 1)
+        yield Kernel(
+            match["name"],
+            "::".join([*filter(None, scopes), match["name"]]),
+            " ".join(parameters.split()),
+            _template_parameters(code[begin : match.start()]),
+            body is not None,
+            code.count("\n", 0, match.start("name")) + 1,
+        )
+
+
+def _template_parameters(declaration: str) -> tuple[str, ...] | None:
+    match = re.search(r"\btemplate\s*<(.*)>", declaration, re.DOTALL)
+    if match is None or not match[1].strip():
+        return None  # it is not a template, or it is a specialisation
+    words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in split(match[1]))
+    return tuple(found[-1] if found else "" for found in words)
 
 
 def unusual(source: str) -> Iterator[tuple[int, str]]:
@@ -340,12 +388,11 @@ def unusual(source: str) -> Iterator[tuple[int, str]]:
         yield 1, "the source is empty"
     if not re.search(r"__global__[^;{]*&", source):
         return
-    code = blanked(source, literals=True, directives=True)
-    for kernel in re.finditer(_KERNEL, code):
-        for parameter in split(enclosed(code, kernel.end() - 1)):
+    for kernel in kernels(source):
+        for parameter in split(kernel.parameters):
             if found := re.search(r"&\s*(\w*)$", parameter):
                 yield (
-                    code.count("\n", 0, kernel.start(1)) + 1,
-                    f"the parameter {found[1] or parameter} of {kernel[1]} is a reference, and a launch takes the "
+                    kernel.line,
+                    f"the parameter {found[1] or parameter} of {kernel.name} is a reference, and a launch takes the "
                     "value given for it as the address of the object",
                 )

@@ -12,8 +12,9 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
-from rtcompile.cubin import simple_name
-from rtcompile.extras.notebook import Line
+from rtcompile.cubin import cpp_name, simple_name
+from rtcompile.extras.notebook import read
+from rtcompile.extras.notebook.kernels import own_variables
 from tests import doors
 from tests.jobs import ENDLESS
 from tests.processes import python
@@ -53,7 +54,7 @@ def cuda(shell: Any, cell: str, line: str = "") -> Any:
 
 
 def hits(module: Any) -> dict[str, str | None]:
-    return {name: kernel.code.build.hit for name, kernel in module.kernels.items()}
+    return {name: kernel.code.build.hit for name, kernel in module.items()}
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -77,8 +78,6 @@ __global__ void b(int* x) { *x = next(); }
 def test_kernels_of_a_cell_share_a_functions_static_variable(shell):
     module = cuda(shell, COUNTING)
     assert module["a"].code is module["b"].code
-    with pytest.raises(InvalidRequest, match="this cell has no variable 'call'"):
-        module.get_global("call")
 
 
 def test_an_instance_with_its_own_static_variable_is_rejected(shell):
@@ -123,16 +122,14 @@ def test_a_header_cell_can_be_included_and_rebuilds_its_includers(shell):
     assert set(hits(cuda(shell, use)).values()) == {None}
 
 
-@pytest.mark.parametrize(
-    "line", ["-DSIDES=5 -lineinfo", pytest.param("--backend nvcc", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("line", ["-DSIDES=5 -lineinfo", "--arch compute_80"])
 def test_a_launch_uses_the_code_that_the_cell_built(shell, line):
     """A launch gets the code from a `RawModule` with the same request, including headers and options."""
     shell.run_cell("%%cuda_header own/shape.cuh\n#define CORNERS 3\n").raise_error()
     use = '#include "own/shape.cuh"\n' + TWO.replace("*= 2", "*= CORNERS")
     module = cuda(shell, use, line)
-    launched = module.built.module.object_code
-    assert launched.code == module.built.code.code
+    launched = module.raw.object_code
+    assert launched.code == module.code.code
     assert launched.build.hit == "memory"
 
 
@@ -141,12 +138,13 @@ def test_options_apply_to_all_later_cells_and_variables_may_be_used(shell):
     shell.run_line_magic("cuda_options", "--arch sm_86 -DWIDTH=1")
     module = cuda(shell, "__global__ void k(int* x) { *x = WIDTH; }", "-DWIDTH={width}")
     assert str(module["k"].code.arch) == "sm_86"
-    assert module.built.request.options[:2] == ("-DWIDTH=1", "-DWIDTH=7")
+    assert tuple(module.arguments["options"][:2]) == ("-DWIDTH=1", "-DWIDTH=7")
 
 
 @from_table
-def test_a_line_is_read(text, line):
-    assert Line.read(text) == line
+def test_a_line_is_read(text, arguments, module):
+    expected = {"arch": None, "name_expressions": [], "options": [], **arguments}
+    assert read(text) == (expected, module)
 
 
 # --- templates -----------------------------------------------------------------------------------
@@ -162,8 +160,8 @@ def test_instances_of_a_template_are_chosen_by_index(shell):
 
 
 def test_instances_can_be_built_with_the_cell(shell):
-    module = cuda(shell, TEMPLATE + TWO, "-n 'scale<float, 2>'")
-    assert list(module["scale"].kernels) == ["scale<float, 2>"]
+    module = cuda(shell, TEMPLATE + TWO, "-n 'scale<float,2>' -n double_it")
+    assert module["scale"]["float", 2].code is module["double_it"].code
 
 
 def test_a_template_in_a_namespace_is_found(shell):
@@ -300,12 +298,9 @@ def test_kernels_are_completed_and_described(shell):
     assert "called like CuPy's" in described
 
 
-def test_help_lists_the_options_with_and_without_a_cell(shell, capsys):
-    for cell in ("%cuda --help", f"%%cuda --help\n{TWO}"):
-        shell.run_cell(cell).raise_error()
-        assert "[--arch sm_90a]" in capsys.readouterr().out
-    with pytest.raises(InvalidRequest, match="has no source"):
-        shell.run_cell("%cuda --arch sm_80").raise_error()
+@from_table
+def test_a_cells_own_variables_are_known(symbol, text, own):
+    assert own_variables([cpp_name(symbol)], text, ["k"]) == ({own} if own else set())
 
 
 @from_table

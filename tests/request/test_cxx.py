@@ -189,7 +189,7 @@ def test_scanning_time_is_proportional_to_length(before, repeated, behind):
         start = time.thread_time()
         split_prefix(source)
         cxx.scan(source)
-        cxx.blanked(source, literals=True, directives=True)
+        list(cxx.kernels(source))
         return time.thread_time() - start
 
     # Quadratic time would be 64 times as long.
@@ -225,3 +225,26 @@ def test_a_list_is_split_at_its_own_commas():
     assert [*cxx.split("a>, b")] == ["a>, b"]
     assert [*cxx.split("")] == [""]
     assert [*cxx.split(",a+b")] == ["", "a+b"]
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@from_table
+def test_a_kernel_is_found(text, qualified, parameters, template):
+    (kernel,) = cxx.kernels(text)
+    assert kernel[1:4] == (qualified, parameters, template)
+    assert (kernel.name, kernel.is_defined) == (qualified.rpartition("::")[2], True)
+
+
+@from_table
+def test_unusual_text_hides_no_following_kernel(before):
+    text = before + "__global__ void b(int* x) {}\n"
+    assert [kernel.name for kernel in cxx.kernels(text)][-1] == "b"
+
+
+@pytest.mark.parametrize(
+    "text", ["__global__ void k(int);", "struct S { friend __global__ void k(S); };"]
+)
+def test_a_declaration_defines_no_kernel(text):
+    assert [kernel.is_defined for kernel in cxx.kernels(text)] == [False]

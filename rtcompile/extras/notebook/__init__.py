@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import html
-import inspect
 import os
 import shlex
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import wait
-from dataclasses import dataclass, replace
 from typing import Any
 
 import rtcompile
@@ -22,73 +20,41 @@ from rtcompile.messages import render
 from rtcompile.types import KernelReport
 
 try:
-    from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
+    from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "IPython":
         raise
     raise rtcompile.RtcompileError("%%cuda needs IPython: pip install ipython") from None
 
 _REPORT_SPILLS = "-Xptxas=-v"
-_OURS = ("--arch", "--backend", "--module")
 _QUIET_SECONDS = 0.5
 _SECONDS_BETWEEN_CHANGES = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The options of a ``%%cuda`` line; ``""`` where the line does not give one."""
+def read(text: str) -> tuple[dict[str, Any], str]:
+    """Return a ``%%cuda`` line as arguments of a `CompileRequest`, and the name for the cell's module or ``""``.
 
-    arch: str = ""
-    backend: str = ""
-    module: str = ""  # the name to bind the cell's module to
-    names: tuple[str, ...] = ()  # instances of templates to build together with the cell
-    options: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, text: str) -> Line:
-        """Read a line; an option without its value, or a quote without an end, is an error."""
-        try:
-            words = iter(shlex.split(text))
-        except ValueError as error:
-            raise InvalidRequest(f"%%cuda {text}: {error}") from None
-        ours = dict.fromkeys(_OURS, "")
-        names: list[str] = []
-        options: list[str] = []
-        for word in words:
-            name, equals, value = word.partition("=")
-            if name not in (*_OURS, "-n"):
-                options.append(word)
-                continue
-            value = value if equals else next(words, "")
-            if not value:
-                raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
-            if name == "-n":
-                names.append(value)
-            else:
-                ours[name] = value
-        arch, backend, module = ours.values()
-        return cls(arch, backend, module, tuple(names), tuple(options))
-
-    def after(self, defaults: Line) -> Line:
-        """Return this line with missing values taken from the defaults, and their options first."""
-        arch, backend = self.arch or defaults.arch, self.backend or defaults.backend
-        options = (*defaults.options, *self.options)
-        return replace(self, arch=arch, backend=backend, options=options)
-
-
-def compiled(source: str, line: Line, headers: Mapping[str, str]) -> CellModule:
-    """Compile the source of a cell; an error names lines and columns of the cell."""
-    backend: Any = line.backend or "auto"  # CompileRequest checks it
-    request = CompileRequest(
-        source,
-        options=(*line.options, _REPORT_SPILLS),
-        arch=line.arch or None,
-        name_expressions=line.names,
-        backend=backend,
-        headers=headers,
-        name=PROGRAM,
-    )
-    return CellModule(request, build)
+    An option without its value, or a quote without an end, is an error.
+    """
+    try:
+        words = iter(shlex.split(text))
+    except ValueError as error:
+        raise InvalidRequest(f"%%cuda {text}: {error}") from None
+    given: dict[str, list[str]] = {"--arch": [], "--module": [], "-n": []}
+    options: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in given:
+            options.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if not value:
+            raise InvalidRequest(f"%%cuda {text}: {name} needs a value")
+        given[name].append(value)
+    archs, modules, names = given.values()
+    arch = archs[-1] if archs else None  # a later one replaces that of %cuda_options
+    arguments = {"arch": arch, "name_expressions": names, "options": options}
+    return arguments, modules[-1] if modules else ""
 
 
 def build(request: CompileRequest) -> ObjectCode:
@@ -118,33 +84,30 @@ class CudaMagics(Magics):  # type: ignore[misc]
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self._defaults = Line()
+        self._defaults = ""
         self._headers: dict[str, str] = {}  # of this notebook's header cells
 
-    @line_cell_magic  # type: ignore[untyped-decorator]
+    @cell_magic  # type: ignore[untyped-decorator]
     @public
-    def cuda(self, line: str, cell: str = "") -> CellModule | None:
+    def cuda(self, line: str, cell: str) -> CellModule:
         """Compile a cell of CUDA C++ and bind its kernels to their names.
 
-        %%cuda [--arch sm_90a] [--backend nvrtc|nvcc] [--module NAME] [-n 'f<float>'] [options]
+        %%cuda [--arch sm_90a] [--module NAME] [-n 'f<float>'] [options]
 
         A kernel is called like CuPy's: ``scale((8,), (128,), (x, 2.0, n))``. Choose an instance of a
         template first, by ``scale["float"]`` or here by ``-n``. ``--module`` also binds the cell's
         module to a name. All other options go to the compiler: ``-DN=4 -I include -lineinfo
         --use_fast_math``.
         """
-        if line.split() == ["--help"]:
-            print(inspect.cleandoc(CudaMagics.cuda.__doc__ or ""))  # an empty cell: %cuda --help
-            return None
         with _readable():
-            given = Line.read(line).after(self._defaults)
-            if not cell:
-                raise InvalidRequest("%cuda has no source: write %%cuda, and C++ in the next lines")
+            arguments, name = read(f"{self._defaults} {line}".strip())
+            arguments["options"].append(_REPORT_SPILLS)
+            arguments |= {"headers": dict(self._headers), "name": PROGRAM}
             # Editors count the line of the magic too.
-            module = compiled(f"\n{cell}", given, self._headers)
-        self.shell.push(module.kernels)
-        if given.module:
-            self.shell.push({given.module: module})
+            module = CellModule(f"\n{cell}", arguments, build)
+        self.shell.push(dict(module))
+        if name:
+            self.shell.push({name: module})
         return module
 
     @cell_magic  # type: ignore[untyped-decorator]
@@ -170,7 +133,8 @@ class CudaMagics(Magics):  # type: ignore[misc]
         %cuda_options --arch sm_90a --use_fast_math
         """
         with _readable():
-            self._defaults = Line.read(line)
+            read(line)
+            self._defaults = line
 
 
 @contextlib.contextmanager
@@ -234,23 +198,22 @@ def _warnings(shown: Any) -> list[styling.Styled]:
     """Return the compiler's warnings about a cell, without those about headers."""
     if not isinstance(shown, CellModule):
         return []
-    source = shown.built.request.source
     found = [d for d in shown.code.build.warnings if d.file == PROGRAM]
-    return [render([warning], source=source, name=PROGRAM) for warning in found]
+    return [render([warning], source=shown.source, name=PROGRAM) for warning in found]
 
 
 def _card(shown: Any) -> tuple[str, str]:
     """Return a title and a note."""
     if isinstance(shown, CellModule):
-        if not shown.kernels:
+        if not shown:
             return "CUDA cell", "This cell defines no kernel (__global__)."
-        templates = (one for one in shown.kernels.values() if isinstance(one, CellTemplate))
-        note = ", ".join(f"{one.name}[…] is a {one.signature}" for one in templates)
-        return f"CUDA cell: {', '.join(shown.kernels)}", note
+        templates = (one for one in shown.values() if isinstance(one, CellTemplate))
+        note = ", ".join(f"{one.name}[…] is a {one!r}" for one in templates)
+        return f"CUDA cell: {', '.join(shown)}", note
     if isinstance(shown, CellKernel):
         return f"CUDA kernel {shown.name}", ""
     if isinstance(shown, CellTemplate):
-        return f"CUDA {shown.signature}", f"{shown.name}['float'] is a kernel."
+        return f"CUDA {shown!r}", f"{shown.name}['float'] is a kernel."
     if isinstance(shown, ObjectCode):
         return f"ObjectCode: {shown.kind} for {shown.arch}, {len(shown.code)} bytes", ""
     # A `RawModule` or a `RawKernel`: showing it does not build it.
@@ -262,21 +225,16 @@ def _card(shown: Any) -> tuple[str, str]:
 def _rows(shown: Any) -> Iterator[list[str]]:
     """Yield the cells of a row for each kernel."""
     if isinstance(shown, (CellModule, CellTemplate)):
-        for kernel in shown.kernels.values():
+        for kernel in shown.values():
             yield from _rows(kernel)
-    elif isinstance(shown, CellKernel):
-        is_cubin = shown.code.kind == "cubin"
-        found = shown.code.report(shown.symbol).kernels[0] if is_cubin else None
-        yield _cells(shown.signature, shown.code, found)
-    else:
-        name = getattr(shown, "name", None)
-        for code in [shown] if isinstance(shown, ObjectCode) else shown.codes:
-            if code.kind != "cubin":
-                yield _cells(code.kind, code, None)
-                continue
-            for found in code.report().kernels:
-                if not name or name in (found.name, found.symbol):
-                    yield _cells(found.name, code, found)
+        return
+    is_of_cell = isinstance(shown, CellKernel)
+    name = shown.symbol if is_of_cell else getattr(shown, "name", None)
+    for code in [shown] if isinstance(shown, ObjectCode) else getattr(shown, "codes", [shown.code]):
+        found = code.report(name).kernels if code.kind == "cubin" else [None]
+        for kernel in found:
+            label = repr(shown) if is_of_cell else kernel.name if kernel else code.kind
+            yield _cells(label, code, kernel)
 
 
 def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list[str]:

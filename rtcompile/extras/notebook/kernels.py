@@ -1,11 +1,10 @@
-"""A cell's kernels: as its text defines them, and as the objects that it binds to names."""
+"""What a cell binds to names: its kernels, which convert their arguments, and its kernel templates."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import rtcompile
@@ -17,95 +16,155 @@ from rtcompile.request import cxx
 # The source's name. The cell's number is not in it, since the position of a cell must not change its key.
 PROGRAM = "cell.cu"
 
-_STRUCTURE = re.compile(
-    r"^[ \t\v\f]*(?:#|%:)[ \t\v\f]*(?P<directive>\w*)(?:\\\r?\n|[^\n])*|[{};]|\b__global__\b",
-    re.MULTILINE,
-)
-_DIRECTIVE = re.compile(r"^[ \t\v\f]*(?:#|%:)(?:\\\r?\n|[^\n])*", re.MULTILINE)
-# Before an opening brace; the "C" of extern was replaced by blanks.
-_SCOPE = re.compile(r"\b(?:namespace\s*([\w:]*)|extern)\s*\Z")
-_CALLED = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^(){};]*>\s*)?\(")
-_TEMPLATE = re.compile(r"\btemplate\s*<(.*)>", re.DOTALL)
 _OPENED_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{")
 _CONSTANT_LINE = re.compile(r"^\s*#\s*include\b|\bconst(?:expr)?\b")
 
-# --- What a cell's text has and machine code lacks: the kernels' signatures, and the templates ---------
+
+class CellModule(dict[str, Any]):
+    """One cell, compiled by `build`: its kernels and templates by name.
+
+    `arguments` are those of a `RawModule` besides the source; instances that are built later have the same.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        arguments: Mapping[str, Any],
+        build: Callable[[CompileRequest], ObjectCode],
+    ) -> None:
+        self.source, self.arguments = source, arguments
+        self.code = build(CompileRequest(source, **arguments))
+        self._build = build
+        self._instances: list[CellModule] = []
+        texts: dict[str, cxx.Kernel] = {}
+        for text in cxx.kernels(cxx.readable(source)):
+            if text.is_defined:
+                texts.setdefault(text.name, text)
+        templates = {
+            name: CellTemplate(self, text) for name, text in texts.items() if text.template
+        }
+        found: dict[str, Any] = {**templates}
+        expressions = {symbol: name for name, symbol in self.code.lowered_names.items()}
+        for symbol, cpp_name in self.code.symbols().items():
+            name = cpp_name.rpartition("::")[2]
+            if name in templates:
+                if expression := expressions.get(symbol, ""):
+                    templates[name].add(expression, self, symbol)
+                continue
+            # A kernel that the text does not define was made by a macro.
+            text = texts.get(name) or cxx.Kernel(name, name, "…", None, True, 0)
+            found[name] = CellKernel(self, text, name, symbol)
+        super().__init__({name: found[name] for name in [*texts, *found] if name in found})
+
+    def instance(self, expression: str) -> CellModule:
+        """Build the cell for one more instance; an error if it has variables, which would be copied."""
+        arguments = {**self.arguments, "name_expressions": [expression]}
+        built = CellModule(self.source, arguments, self._build)
+        others = (self, *self._instances)
+        shared = {name for one in others for name in one.variables() & built.variables()}
+        if shared:
+            raise InvalidRequest(
+                f"{expression} would have its own copy of the cell's variables "
+                f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
+                f"the cell: %%cuda -n '{expression}'"
+            )
+        self._instances.append(built)
+        return built
+
+    def variables(self) -> frozenset[str]:
+        """Return the cell's own variables that kernels share and can change."""
+        found = self.code.symbols("variable").values()
+        return own_variables(found, self.source, self.code.symbols().values())
+
+    @computed_once
+    def raw(self) -> Any:
+        """The `RawModule` of the same build. It is loaded when a kernel is first launched."""
+        return rtcompile.RawModule(code=self.source, **self.arguments)
+
+    @public
+    def get_global(self, name: str) -> Any:
+        """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
+        return self.raw.get_global(name)
+
+    def __missing__(self, name: str) -> Any:
+        known = ", ".join(self) or "none"
+        raise InvalidRequest(f"no kernel {name!r} in this cell; it has: {known}")
+
+    def __repr__(self) -> str:
+        return f"<CellModule for {self.code.arch}: {', '.join(self) or 'no kernels'}>"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelText:
-    """The definition of a kernel in a text."""
+class CellKernel:
+    """A kernel of a cell, called like CuPy's: ``kernel(grid, block, args)``.
 
-    name: str
-    qualified: str  # with its namespaces
-    parameters: str  # the text between its parentheses
-    template: tuple[str, ...] | None  # the names of its template parameters
+    Numbers are converted to the types of the parameters, and an array of another element type is an error.
+    """
 
+    def __init__(self, module: CellModule, text: cxx.Kernel, name: str, symbol: str) -> None:
+        self.name = name
+        self.code = module.code
+        self.symbol = symbol
+        self._module = module
+        library = rtcompile.KernelLibrary(PROGRAM)
+        self._declared = library.module(PROGRAM, {name: _substituted(text, name)})[name]
 
-def find(source: str) -> tuple[KernelText, ...]:
-    """Return the kernels of a source, the first of each name; none if it takes too long to read."""
-    source = cxx.readable(source)
-    text, code = cxx.blanked(source), cxx.blanked(source, literals=True)
-    found: dict[str, KernelText] = {}
-    scopes: list[str | None] = []  # open braces: a namespace's name, None for others
-    branches: list[list[str | None]] = []  # the scopes in which each open #if began
-    begin = 0  # where the current declaration begins
-    for match in _STRUCTURE.finditer(code):
-        if match["directive"] is not None:
-            _enter_branch(match["directive"], scopes, branches)
-            begin = begin if code[begin : match.start()].strip() else match.end()
-            continue
-        if match[0] == "__global__":
-            kernel = _definition(text, code, begin, match.end(), scopes)
-            if kernel is not None:
-                found.setdefault(kernel.name, kernel)
-            continue
-        if match[0] == "{":
-            scope = _SCOPE.search(_DIRECTIVE.sub("", code[begin : match.start()]))
-            scopes.append((scope[1] or "") if scope else None)
-        elif match[0] == "}" and scopes:
-            scopes.pop()
-        begin = match.end()
-    return tuple(found.values())
+    @public
+    def __call__(
+        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
+    ) -> None:
+        """Launch on the current device and stream."""
+        args = self._converted(args)
+        self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
 
+    @computed_once
+    def _converted(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """What converts arguments; parameters with a macro or an attribute cannot be read, and nothing is converted."""
+        with suppress(InvalidRequest):
+            _ = self._declared.parameters
+            return self._declared.arguments
+        return tuple
 
-def _enter_branch(
-    directive: str, scopes: list[str | None], branches: list[list[str | None]]
-) -> None:
-    """Start each branch of the preprocessor with the scopes that were open at its ``#if``."""
-    if directive in ("if", "ifdef", "ifndef"):
-        branches.append(scopes.copy())
-    elif directive in ("else", "elif") and branches:
-        scopes[:] = branches[-1]
-    elif directive == "endif" and branches:
-        branches.pop()
+    @computed_once
+    def raw(self) -> Any:
+        """The `RawKernel`, with CuPy's attributes."""
+        return self._module.raw.get_function(self.symbol)
+
+    def __repr__(self) -> str:
+        return repr(self._declared)
 
 
-def _definition(
-    text: str, code: str, begin: int, at: int, scopes: list[str | None]
-) -> KernelText | None:
-    """Return the kernel whose ``__global__`` ends at `at`; None for a declaration or a friend."""
-    if None in scopes:
-        return None
-    called = _CALLED.search(code, at)
-    while called is not None and called[1].startswith("__"):  # __launch_bounds__(…) and its like
-        called = _CALLED.search(code, called.end() + len(cxx.enclosed(code, called.end() - 1)))
-    if called is None or re.search(r"[{};]", code[at : called.start()]):
-        return None
-    closing = called.end() + len(cxx.enclosed(code, called.end() - 1))
-    if code[closing + 1 :].lstrip()[:1] != "{":
-        return None
-    qualified = "::".join([*filter(None, scopes), called[1]])
-    parameters = " ".join(text[called.end() : closing].split())
-    return KernelText(called[1], qualified, parameters, _template_parameters(code[begin:at]))
+class CellTemplate(dict[str, CellKernel]):
+    """A kernel template of a cell: ``scale["float", 4]`` is the kernel ``scale<float, 4>``."""
 
+    def __init__(self, module: CellModule, text: cxx.Kernel) -> None:
+        super().__init__()
+        self.name = text.name
+        self._text = text
+        self._module = module
 
-def _template_parameters(declaration: str) -> tuple[str, ...] | None:
-    match = _TEMPLATE.search(_DIRECTIVE.sub("", declaration))
-    if match is None or not match[1].strip():
-        return None  # it is not a template, or it is a specialisation
-    words = (re.findall(r"\w+", piece.partition("=")[0]) for piece in cxx.split(match[1]))
-    return tuple(found[-1] if found else "" for found in words)
+    def add(self, expression: str, module: CellModule, symbol: str) -> None:
+        """Add an instance that was built."""
+        arguments = expression.partition("<")[2].rpartition(">")[0]
+        kernel = CellKernel(module, self._text, expression, symbol)
+        self[", ".join(cxx.split(arguments))] = kernel
+
+    @public
+    def __getitem__(self, arguments: Any) -> CellKernel:
+        given = arguments if isinstance(arguments, tuple) else (arguments,)
+        return super().__getitem__(", ".join(map(_cpp, given)))
+
+    def __missing__(self, arguments: str) -> CellKernel:
+        expression = f"{self._text.qualified}<{arguments}>"
+        (self[arguments],) = self._module.instance(expression)[self.name].values()
+        return self[arguments]
+
+    def __call__(self, *_args: Any, **_options: Any) -> None:
+        """Raise an error: an instance must be chosen first."""
+        raise InvalidRequest(f"{self!r}: choose its arguments first: {self.name}['float']")
+
+    def __repr__(self) -> str:
+        of_types = ", ".join(self._text.template or ())
+        return f"template <{of_types}> {self.name}({self._text.parameters})"
 
 
 def own_variables(
@@ -125,191 +184,6 @@ def own_variables(
         if defined <= words and spaces.issuperset(outer) and function not in kernels:
             found.add(name)
     return frozenset(found)
-
-
-# --- What a cell binds to names ------------------------------------------------------------------------
-
-
-class CellBuild:
-    """One build of a cell. It is loaded when one of its kernels is first launched."""
-
-    def __init__(self, request: CompileRequest, code: ObjectCode) -> None:
-        self.request = request
-        self.code = code
-        self.kernels = code.symbols()  # each kernel's symbol and C++ name
-
-    def variables(self) -> frozenset[str]:
-        """Return the cell's own variables that kernels share and can change."""
-        found = self.code.symbols("variable").values()
-        return own_variables(found, self.request.source, self.kernels.values())
-
-    @computed_once
-    def module(self) -> Any:
-        """The `RawModule` of the same build."""
-        request = self.request
-        return rtcompile.RawModule(
-            code=request.source,
-            options=request.options,
-            name_expressions=request.name_expressions,
-            arch=self.code.arch.virtual if request.target == "ptx" else request.arch,
-            headers=dict(request.headers) or None,
-            fallback="always" if request.backend == "nvcc" else None,
-            name=request.name,
-        )
-
-
-class CellKernel:
-    """A kernel of a cell, called like CuPy's: ``kernel(grid, block, args)``.
-
-    Numbers are converted to the types of the parameters, and an array of another element type is an error.
-    """
-
-    def __init__(self, text: KernelText, built: CellBuild, name: str, symbol: str) -> None:
-        self.name = name
-        self.built = built
-        self.code = built.code
-        self.symbol = symbol
-        parameters = _substituted(text, name)
-        self.signature = f"{name}({parameters})"
-        self._declared = rtcompile.KernelLibrary(PROGRAM).module(PROGRAM, {name: parameters})[name]
-
-    @public
-    def __call__(
-        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0
-    ) -> None:
-        """Launch on the current device and stream."""
-        if self._is_declared:
-            args = self._declared.arguments(args)
-        self.raw(tuple(grid), tuple(block), tuple(args), shared_mem=shared_mem)
-
-    @computed_once
-    def _is_declared(self) -> bool:
-        """Whether the parameters can be read; otherwise, as with a macro or an attribute, arguments are not converted."""
-        with suppress(InvalidRequest):
-            return self._declared.parameters is not None
-        return False
-
-    @computed_once
-    def raw(self) -> Any:
-        """The `RawKernel`, with CuPy's attributes."""
-        return self.built.module.get_function(self.symbol)
-
-    def __repr__(self) -> str:
-        return self.signature
-
-
-class CellTemplate:
-    """A kernel template of a cell: ``scale["float", 4]`` is the kernel ``scale<float, 4>``."""
-
-    def __init__(self, text: KernelText, module: CellModule) -> None:
-        self.name = text.name
-        of_types = ", ".join(text.template or ())
-        self.signature = f"template <{of_types}> {text.name}({text.parameters})"
-        self.kernels: dict[str, CellKernel] = {}
-        self._text = text
-        self._module = module
-
-    @public
-    def __getitem__(self, arguments: Any) -> CellKernel:
-        given = arguments if isinstance(arguments, tuple) else (arguments,)
-        expression = f"{self._text.qualified}<{', '.join(map(_cpp, given))}>"
-        if expression not in self.kernels:
-            self.kernels[expression] = self._module.instance(self._text, expression)
-        return self.kernels[expression]
-
-    def __call__(self, *_args: Any, **_options: Any) -> None:
-        """Raise an error: an instance must be chosen first."""
-        raise InvalidRequest(f"{self.signature}: choose its arguments first: {self.name}['float']")
-
-    def _ipython_key_completions_(self) -> list[str]:
-        inside = (name[len(self._text.qualified) + 1 : -1] for name in self.kernels)
-        return [*inside, *(key for key in ("float", "double", "int") if key not in self.kernels)]
-
-    def __repr__(self) -> str:
-        return self.signature
-
-
-class CellModule:
-    """One cell, compiled by `build`: its kernels by name."""
-
-    def __init__(
-        self,
-        request: CompileRequest,
-        build: Callable[[CompileRequest], ObjectCode],
-    ) -> None:
-        self._build = build
-        self._request = request  # instances built later use the same options and headers
-        self._texts = find(request.source)
-        texts = {name: self._text_of(name) for name in request.name_expressions}
-        self.built = CellBuild(request, build(request))
-        self.code = self.built.code
-        self._instances: list[CellBuild] = []
-        named = self.code.lowered_names
-        found: dict[str, CellKernel | CellTemplate] = {}
-        for text in self._texts:
-            if text.template is not None:
-                template = found[text.name] = CellTemplate(text, self)
-                template.kernels.update(
-                    (name, CellKernel(text, self.built, name, symbol))
-                    for name, symbol in named.items()
-                    if texts[name] == text
-                )
-        known = {text.name: text for text in self._texts if text.template is None}
-        for symbol, cpp_name in self.built.kernels.items():
-            if symbol not in named.values():
-                name = cpp_name.rpartition("::")[2]
-                # A kernel that the text does not define was made by a macro.
-                text = known.get(name) or KernelText(name, name, "…", None)
-                found[name] = CellKernel(text, self.built, name, symbol)
-        in_order = [text.name for text in self._texts if text.name in found]
-        self.kernels = {name: found[name] for name in [*in_order, *found]}
-
-    def _text_of(self, expression: str) -> KernelText:
-        name = expression.partition("<")[0].strip().rpartition("::")[2]
-        for text in self._texts:
-            if text.name == name:
-                return text
-        known = ", ".join(text.qualified for text in self._texts) or "none"
-        raise InvalidRequest(f"no kernel {expression!r} in this cell; it has: {known}")
-
-    def instance(self, text: KernelText, expression: str) -> CellKernel:
-        """Build the cell for one more instance; an error if it has variables, which would be copied."""
-        request = self._request.replace(name_expressions=(expression,))
-        built = CellBuild(request, self._build(request))
-        others = (self.built, *self._instances)
-        shared = {name for one in others for name in one.variables() & built.variables()}
-        if shared:
-            raise InvalidRequest(
-                f"{expression} would have its own copy of the cell's variables "
-                f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
-                f"the cell: %%cuda -n '{expression}'"
-            )
-        self._instances.append(built)
-        return CellKernel(text, built, expression, built.code.lowered_names[expression])
-
-    @public
-    def __getitem__(self, name: str) -> CellKernel | CellTemplate:
-        try:
-            return self.kernels[name]
-        except KeyError:
-            known = ", ".join(self.kernels) or "none"
-            problem = f"no kernel {name!r} in this cell; it has: {known}"
-            raise InvalidRequest(problem) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.kernels)
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self.kernels)
-
-    def __repr__(self) -> str:
-        return f"<CellModule for {self.code.arch}: {', '.join(self.kernels) or 'no kernels'}>"
-
-    def get_global(self, name: str) -> Any:
-        """Return a ``cupy.cuda.MemoryPointer`` to a variable of the cell."""
-        if name in self.code.symbols("variable"):
-            return self.built.module.get_global(name)
-        raise InvalidRequest(f"this cell has no variable {name!r}")
 
 
 def _cpp(argument: Any) -> str:
@@ -343,7 +217,7 @@ _CPP_TYPES = {
 }
 
 
-def _substituted(text: KernelText, name: str) -> str:
+def _substituted(text: cxx.Kernel, name: str) -> str:
     """Return the parameters with the names of template parameters replaced by the arguments."""
     if text.template is None or not name.endswith(">"):
         return text.parameters
