@@ -90,14 +90,15 @@ def builds_of(path: str) -> list[dict[str, Any]]:
 
     builds = []
     for entry in recording.read(path).builds:
-        options = [o for o in entry["options"] if not o.startswith("-I") and o != "-ftz=true"]
+        request = entry.request
+        options = [o for o in request.options if not o.startswith("-I") and o != "-ftz=true"]
         given = () if options == ["--std=c++17"] else tuple(options)
         builds.append(
             {
-                "source": entry["source"],
+                "source": request.source,
                 "options": core.assemble_cupy_compiler_options(given),
-                "arch": entry["arch"].removeprefix("sm_"),
-                "name": entry["name"],
+                "arch": str(entry.arch).removeprefix("sm_"),
+                "name": request.name,
             }
         )
     return builds

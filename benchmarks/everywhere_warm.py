@@ -45,8 +45,8 @@ if who != "CuPy":
     import rtcompile
     assert rtcompile.install().active
 if record:
-    from rtcompile.extras.record import recording
-    recorder = recording.Recorder(record)
+    from rtcompile.extras.record import program
+    recorder = program.Recorder(record)
     recorder.create()
     recorder.start()
 begin = time.perf_counter()

@@ -51,7 +51,6 @@ _RESULTS = {
     "extras.devtools": "Profile TemplateCost",
     "extras.packaging.library": "Kernel KernelModule",
     "extras.packaging.signature": "Parameter",
-    "extras.record.warming": "RecordedBuild",
     "extras.resources": "KernelReport Occupancy Report Spills",
     "files.headers": "Header",
     "frontends.cupy_hook": "Installation",

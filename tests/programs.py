@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from rtcompile import Arch, CompileRequest
 from rtcompile.extras.record import recording
+from rtcompile.extras.record.program import Recorder
 from tests.processes import command
 
 CODE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
@@ -67,7 +69,7 @@ def without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(path: str | Path, act: Callable[[], object]) -> recording.Record:
     """Return the record of what a function requests in this process."""
-    recorder = recording.Recorder(str(path))
+    recorder = Recorder(str(path))
     recorder.create()
     recorder.start()
     act()
@@ -101,22 +103,9 @@ def written_record(
     **changes: Any,
 ) -> Path:
     """Write a record of one build, as if another user had made it; return its path."""
-    raw = {"options": changes.get("options", []), "arch": None, "by cupy": False}
-    build = {
-        "source": CODE,
-        "name": "k.cu",
-        "options": [],
-        "arch": "sm_80",
-        "name expressions": [],
-        "backend": "auto",
-        "target": "cubin",
-        "link": [],
-        "given headers": {},
-        "built by": "nvrtc 12.9.86",
-        "headers": list(headers),
-        "requested": {**raw, "by a module": False, "in any folder": True},
-        **changes,
-    }
+    build = recording.RecordedBuild(CompileRequest(CODE, name="k.cu"), Arch(8, 0)).encode()
+    build["compiler"], build["headers"] = "nvrtc 12.9.86", list(headers)
+    build["request"].update(changes)
     record = {"format": recording.FORMAT, "builds": [build], "headers": contents or {}}
     path.write_text(json.dumps(record))
     return path

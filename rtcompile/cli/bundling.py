@@ -142,14 +142,9 @@ def _targets(
             yield from resolve(name, given.compiler_options, given.name_expression)
             continue
         record = record_of(name, given)
-        for wanted in stack.enter_context(warming.requests(record, archs)):
-            requested, requested_by = wanted.recorded.program_request(wanted.request)
-            yield Work(
-                wanted.request,
-                requested=requested,
-                requested_by=requested_by,
-                origin=wanted.origin,
-            )
+        for request, recorded in stack.enter_context(warming.requests(record, archs)):
+            requested, by = recorded.requested(request)
+            yield Work(request, requested=requested, requested_by=by, origin=recorded.origin)
 
 
 def _show(

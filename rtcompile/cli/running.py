@@ -23,7 +23,7 @@ def run(given: Namespace) -> int:
         words = ["-m", *given.module_and_arguments, *words]
     if not words or words == ["-m"]:
         raise InvalidRequest("no program given: `rtcompile run script.py`, or `-m module`")
-    how = {name: getattr(given, name) for name in ("json", "report", "check", "nvrtc_first")}
+    how = {name: getattr(given, name) for name in ("json", "check", "nvrtc_first")}
     program.become(words, record=absolute(given.record) if given.record else "", **how)
 
 

@@ -68,11 +68,9 @@ class Program:
         recorded(self._record, lambda: codes.append(self.run()))
         with warming.requests(recording.read(self._record), archs) as wanted:
             targets = []
-            for w in wanted:
-                requested, capability = w.recorded.program_request(w.request)
-                targets.append(
-                    bundling.Work(w.request, requested=requested, requested_by=capability)
-                )
+            for request, build in wanted:
+                requested, capability = build.requested(request)
+                targets.append(bundling.Work(request, requested=requested, requested_by=capability))
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
         self.monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(self.folder / "no cache"))
         self.monkeypatch.setenv("RTCOMPILE_BUNDLES", str(self.bundle))

@@ -9,7 +9,7 @@ import pytest
 import rtcompile
 from rtcompile.build.from_bundle import rows as rows_of
 from rtcompile.cli import bundling, main
-from rtcompile.extras.record import recording
+from rtcompile.extras.record.program import Recorder
 from rtcompile.lookup.bundles import Bundle
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 from tests.tables import from_table
@@ -94,7 +94,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A record of four builds: two that can be bundled, and two that cannot."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.cuh").write_text("")
-    recorder = recording.Recorder("kernels.json")
+    recorder = Recorder("kernels.json")
     recorder.create()
     recorder.start()
     rtcompile.compile(PLAIN, arch="sm_80", name="plain.cu")

@@ -17,8 +17,7 @@ import rtcompile  # noqa: E402
 from rtcompile import CompileRequest  # noqa: E402
 from rtcompile.build import many, pipeline, planned  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
-from rtcompile.extras.record.program import Tally  # noqa: E402
-from rtcompile.extras.record.recording import Counter  # noqa: E402
+from rtcompile.extras.record.program import Counter, Tally  # noqa: E402
 from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup import bundles as bundle_index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
@@ -298,7 +297,7 @@ def test_a_record_warmed_for_another_device_is_found_there(recorded, installed, 
     [
         [],
         {},
-        {"options": [1], "arch": None, "by cupy": True, "by a module": False, "in any folder": True},
+        {"source": "", "options": [1], "headers": [], "link": []},
         {"options": []},
         3,
     ],
@@ -307,7 +306,7 @@ def test_a_record_warmed_for_another_device_is_found_there(recorded, installed, 
 def test_an_invalid_request_in_a_record_is_damage(recorded, installed, tmp_path, requested):
     recorded(lambda: installed(CODE))
     document = json.loads((tmp_path / "kernels.json").read_text())
-    document["builds"][0]["requested"] = requested
+    document["builds"][0]["request"] = requested
     (tmp_path / "damaged.json").write_text(json.dumps(document))
 
     with pytest.raises(rtcompile.InvalidRequest, match="damaged"):
@@ -320,9 +319,9 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
     record = recorded(
         lambda: [installed(CODE + f"__device__ int n{n};", (f"-DN={n}",)) for n in range(3)]
     )
-    assert all(build["milliseconds"] > 0 for build in record.builds)
-    for build, milliseconds in zip(record.builds, (20, 3000, 100), strict=True):
-        build["milliseconds"] = milliseconds
+    assert all(build.milliseconds > 0 for build in record.builds)
+    times = zip(record.builds, (20, 3000, 100), strict=True)
+    record.builds = [build._replace(milliseconds=milliseconds) for build, milliseconds in times]
     begun = []
     compile_many = many.compile_many
 
@@ -339,7 +338,8 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
 
 def test_a_build_of_a_record_that_fails_is_named_by_its_position(recorded, installed):
     record = recorded(lambda: (installed(CODE), installed(TEMPLATE, name_expressions=["f<int>"])))
-    record.builds[0].update(source="nothing", milliseconds=0)
+    wrong = record.builds[0].request.replace(source="nothing")
+    record.builds[0] = record.builds[0]._replace(request=wrong, milliseconds=0)
 
     with pytest.raises(rtcompile.BatchError, match=r"\[0\] twice\.cu") as caught:
         warming.warm(record, progress=False)
@@ -352,7 +352,7 @@ def test_other_architectures_apply_to_builds_for_the_device(recorded, installed)
     record = recorded(lambda: (installed(CODE), rtcompile.compile(TEMPLATE, **of_75)))
 
     with warming.requests(record, ["sm_90a", "sm_100a"]) as requests:
-        assert [str(wanted.request.arch) for wanted in requests] == ["sm_90", "sm_100", "sm_75"]
+        assert [str(request.arch) for request, _ in requests] == ["sm_90", "sm_100", "sm_75"]
 
 
 def test_the_time_saved_by_the_cache_is_reported(tmp_path, installed):

@@ -122,13 +122,13 @@ def test_the_wheel_has_the_records_and_the_license_of_their_sources(rtcompile_wh
 def test_a_slice_of_the_record_builds_for_two_architectures_and_serves_cupy(kernels, monkeypatch):
     archs = ["sm_80", "sm_120"]
     record = warming.record_of_cupy(archs[0])
-    record.builds = [build for build in record.builds if "CUPY_FOR(" in build["source"]]
+    record.builds = [build for build in record.builds if "CUPY_FOR(" in build.request.source]
     record.builds = record.builds[:: len(record.builds) // 2]
 
     codes = warming.warm(record, archs=archs, progress=False)
 
     assert [str(code.arch) for code in codes] == archs * len(record.builds)
-    first = {"source": record.builds[0]["source"], "options": [], "names": []}
+    first = {"source": record.builds[0].request.source, "options": [], "names": []}
     for arch, code in zip(("80", "120"), codes, strict=False):
         assert request_as_cupy(monkeypatch, arch, first).code == code.code
 

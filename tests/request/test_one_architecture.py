@@ -7,6 +7,7 @@ import pytest
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest
 from rtcompile.cli import bundling
+from rtcompile.extras.record.recording import RecordedBuild
 from tests.tables import from_table
 
 SOURCE = 'extern "C" __global__ void g() {}'
@@ -94,16 +95,16 @@ def test_a_bundle_has_ptx_for_a_virtual_architecture(tmp_path, monkeypatch):
     ]
 
 
-def recorded(*options: str, arch: str | None = None) -> rtcompile.types.RecordedBuild:
+def recorded(*options: str, arch: str | None = None) -> RecordedBuild:
     code = rtcompile.compile(SOURCE, options=options, arch=arch)
-    return rtcompile.types.RecordedBuild.of(CompileRequest(SOURCE, options=options), code)
+    return RecordedBuild.of(CompileRequest(SOURCE, options=options), code)
 
 
 @pytest.mark.needs_compiler
 def test_a_record_keeps_its_kind_of_code_and_the_architecture_of_its_options():
-    [again] = recorded("-arch=compute_80").requests()
+    [again] = recorded("-arch=compute_80").repeated()
     assert again.target == "ptx"
-    [again] = recorded("-arch=sm_80").requests(["sm_90a", "sm_75"])
+    [again] = recorded("-arch=sm_80").repeated(["sm_90a", "sm_75"])
     assert again.arch == Arch(8, 0)
     with pytest.raises(InvalidRequest, match="give a device's architecture, sm_90"):
-        recorded(arch="sm_80").requests(["compute_90"])
+        recorded(arch="sm_80").repeated(["compute_90"])

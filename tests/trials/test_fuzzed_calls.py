@@ -294,7 +294,7 @@ class Calls:
 
     def crafted_record(self) -> Call:
         """Return a function that crafts a record with values that `rtcompile run --record` does not write."""
-        build = rtcompile.types.RecordedBuild.of(CompileRequest(**KNOWN), self.known).fields
+        build = recording.RecordedBuild.of(CompileRequest(**KNOWN), self.known).encode()
         build["headers"] = [["user0", "a.cuh", str(self.folder / "../a.cuh"), "0" * 64]]
         document: dict[str, Any] = {"format": recording.FORMAT, "headers": {}, "builds": [build]}
         odd = [None, 3, -1, "", "x", "\0", "/proc/nowhere", [], {}, ["x"], [3], "user0", True, "é"]

@@ -75,11 +75,7 @@ def test_pyinstaller_is_told_of_the_extras_that_public_functions_need():
         patch.setitem(sys.modules, "PyInstaller.utils", SimpleNamespace())
         patch.setitem(sys.modules, "PyInstaller.utils.hooks", tools)
         exec(hook, found)
-    needed = {
-        rtcompile._EXECUTORS.partition(":")[0],
-        rtcompile.types.RecordedBuild.__init__.__module__,
-    }
-    assert needed <= {*found["hiddenimports"]}
+    assert rtcompile._EXECUTORS.partition(":")[0] in found["hiddenimports"]
 
 
 def run(app: Path, path: str, cuda_home: Path | None) -> str:

@@ -5,9 +5,9 @@ from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 hiddenimports = collect_submodules(
     "rtcompile", lambda name: not name.startswith("rtcompile.extras")
 )
-# These are of the public functions, not of an optional package: `compile_many(executor=)`, `RecordedBuild`, launches,
-# reproducers of crashes, and progress.
-hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.record.warming"]
-hiddenimports += ["rtcompile.extras.launching.launch", "rtcompile.extras.reproducer"]
+# These are of the public functions, not of an optional package: `compile_many(executor=)`, launches, reproducers of
+# crashes, and progress.
+hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.launching.launch"]
+hiddenimports += ["rtcompile.extras.reproducer"]
 hiddenimports += ["rtcompile.extras.progress", "cuda.pathfinder"]
 datas = collect_data_files("rtcompile")

@@ -7,22 +7,28 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from json import dumps, loads
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import rtcompile
-from rtcompile import InvalidRequest, RtcompileError
-from rtcompile.extras.record import recording
-from rtcompile.extras.record.recording import Counter, Recorder
+from rtcompile import InvalidRequest, JitDisabled, RtcompileError, ToolkitNotFound, __version__
+from rtcompile.errors import callers_frame
+from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
+
+if TYPE_CHECKING:
+    from rtcompile import CompileRequest, ObjectCode
+    from rtcompile.extras.record.recording import Record, RecordedBuild
 
 _VARIABLE = "RTCOMPILE_RUN"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "started")
@@ -39,13 +45,11 @@ class Run(NamedTuple):
     log: str
     record: str = ""
     json: bool = False
-    report: bool = False
     check: bool = False
-    known: int = -1  # builds in the record to check against; -1 for none
 
 
 def become(
-    words: Sequence[str], *, record: str, json: bool, report: bool, check: bool, nvrtc_first: bool
+    words: Sequence[str], *, record: str, json: bool, check: bool, nvrtc_first: bool
 ) -> NoReturn:
     """Replace this process by Python with a program and its arguments."""
     if sys.flags.ignore_environment or sys.flags.no_site or not sys.executable:
@@ -53,21 +57,20 @@ def become(
             "the program finds rtcompile by a sitecustomize in PYTHONPATH, which Python's -E, -I and -S "
             "pass over: run the command without them"
         )
-    known = -1
+    if record and check:
+        raise InvalidRequest(
+            "--check forbids builds, and --record is for a run that builds: give one"
+        )
     if record:
-        if check:  # nothing is built
-            known, record = len(recording.read(record, trust_options=True).builds), ""
-        else:
-            recorder = Recorder(record)
-            recorder.create()
-    log, record = (recorder.log, recorder.path) if record else (_new_log(), "")
-    run = Run(_identity(), log, record, json, report, check, known)
+        recorder = Recorder(record)
+        recorder.create()
+    run = Run(_identity(), recorder.log if record else _new_log(), record, json, check)
     # An empty entry among others of the path is the working directory.
     given = os.environ.get("PYTHONPATH")
     before = [path for path in given.split(os.pathsep) if path != _FOLDER] if given else []
     environ = {
         **os.environ,
-        _VARIABLE: dumps([each._asdict() for each in (*_runs(), run)]),
+        _VARIABLE: dumps(run._asdict()),
         "PYTHONPATH": os.pathsep.join([_FOLDER, *before]),
         **({"RTCOMPILE_JIT": "0"} if run.check else {}),
         **({"RTCOMPILE_FALLBACK": "nvrtc-first"} if nvrtc_first else {}),
@@ -100,34 +103,150 @@ def _identity() -> str:
     return f"{os.getpid()} {started}"
 
 
-def _runs() -> list[Run]:
-    """Return the runs that this process is part of, from the environment variable."""
+def _run() -> Run | None:
+    """Return the run that this process is part of, from the environment variable."""
     try:
-        return [Run(**fields) for fields in loads(os.environ.get(_VARIABLE, ""))]
+        return Run(**loads(os.environ.get(_VARIABLE, "")))
     except (ValueError, TypeError):
-        return []
+        return None
 
 
 # --- In each process ------------------------------------------------------------------------------
 
-_counters: dict[str, Counter] = {}  # by their logs
+_counter: Counter | None = None
 
 
 def take_part(*, with_cupy: bool = False) -> None:
     """Count and record this process's requests from now on; compile CuPy's kernels if its compiler is loaded."""
-    runs = _runs()
-    for run in runs:
-        if run.log not in _counters:
-            counter = Recorder(run.record) if run.record else Counter(run.log)
-            # It is stored before `start`, whose import may call this function.
-            _counters[run.log] = counter
-            counter.start()
-    if with_cupy and runs:
+    global _counter
+    run = _run()
+    if run is None:
+        return
+    if _counter is None:
+        # It is stored before `start`, whose import may call this function.
+        _counter = Recorder(run.record) if run.record else Counter(run.log)
+        _counter.start()
+    if with_cupy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run's report has it
             problem = rtcompile.install().problem
-        for counter in _counters.values() if problem else ():
-            counter.append(["problems", problem])
+        if problem:
+            _counter.append(["problems", problem])
+
+
+class Counter:
+    """Appends a line of JSON for each of this process's requests to a log."""
+
+    def __init__(self, log: str) -> None:
+        self.log = log
+        self.problem: OSError | None = None  # such as a full disk, which must not stop the program
+
+    def start(self) -> None:
+        """Count all requests from now on."""
+        from rtcompile.lookup.find import listeners  # importing it makes a process take part
+
+        listeners.append(self.note)
+
+    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
+        """Count a build; one that failed counts only if compiling was forbidden or impossible."""
+        if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
+            self.append(["missing", str(outcome).partition("\n")[0]])
+        if isinstance(outcome, RtcompileError):
+            return
+        build = outcome.build
+        use = {
+            "name": request.name,
+            "arch": str(outcome.arch),
+            "backend": build.backend,
+            "hit": build.hit or "",
+            "milliseconds": build.milliseconds,
+            "spared": build.compiled_in if build.hit else 0.0,
+        }
+        self.append(["builds", use])
+        is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
+        if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
+            self.append(["by_nvcc", build.milliseconds])
+
+    def append(self, line: Any) -> None:
+        """Append a line in one write, unless the run has ended and its log is gone."""
+        # The log is not kept open: a program may close descriptors that it did not open.
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(self.log, flags), "ab", buffering=0) as log:
+                log.write((dumps(line) + "\n").encode())
+        except OSError as error:
+            self.problem = error
+
+
+class Recorder(Counter):
+    """Records this process's builds, and counts them, in ``FILE.part``; `finish` writes them to `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"{self.path}.part")
+        self._guard = threading.Lock()
+        self._written: set[object] = set()
+
+    def create(self) -> None:
+        """Begin a new record; raise OSError if the file cannot be written."""
+        if os.path.isdir(self.path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        os.close(os.open(self.log, flags, 0o644))
+        self._append([], {})
+
+    def start(self) -> None:
+        """Record all requests from now on."""
+        from rtcompile.extras.record import recording as recording  # not when the process ends
+
+        super().start()
+
+    def finish(self) -> Record:
+        """Stop, and write the whole record."""
+        from rtcompile.extras.record import recording
+        from rtcompile.lookup.find import listeners
+
+        with suppress(ValueError):
+            listeners.remove(self.note)
+        record = recording.read(self.log, trust_options=True)
+        text = dumps(record.encode(), indent=1)
+        sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
+        os.unlink(self.log)
+        if self.problem is not None:
+            raise self.problem
+        return record
+
+    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
+        """Count a request, and record it if its build did not fail."""
+        from rtcompile.extras.record.recording import RecordedBuild, packed
+
+        super().note(request, outcome)
+        if isinstance(outcome, RtcompileError):
+            return
+        frame = callers_frame()[1]
+        at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        build = RecordedBuild.of(request, outcome, at)
+        headers = {
+            digest: text
+            for label, _, path, digest in build.headers
+            if label.startswith("user") and self._is_new(digest) and (text := packed(path, digest))
+        }
+        if self._is_new(build._replace(milliseconds=0.0)):
+            self._append([build], headers)
+
+    def _append(self, builds: list[RecordedBuild], headers: dict[str, str]) -> None:
+        from rtcompile.extras.record.recording import Record
+
+        # CuPy is not loaded yet when recording starts.
+        cupy = getattr(sys.modules.get("cupy._version"), "__version__", "")
+        versions = {"rtcompile": __version__, "cupy": cupy}
+        self.append(Record(versions, builds, headers).encode())
+
+    def _is_new(self, what: object) -> bool:
+        with self._guard:
+            new = what not in self._written
+            self._written.add(what)
+        return new
 
 
 # --- What the processes counted -------------------------------------------------------------------
@@ -136,9 +255,8 @@ def take_part(*, with_cupy: bool = False) -> None:
 class Tally(NamedTuple):
     """The requests of a run, and why some of its processes' kernels are not counted."""
 
-    builds: list[
-        dict[str, Any]
-    ]  # each requested kernel, with its time and the time that a hit saved
+    # Each requested kernel, with its time and the time that a hit saved.
+    builds: list[dict[str, Any]]
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
     problems: list[str]
     by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
@@ -187,18 +305,19 @@ class Tally(NamedTuple):
 
 
 def begin() -> None:
-    """Report each run of which this is the main process at its end."""
-    own = [run for run in _runs() if run.process == _identity()]
-    if any(run.record for run in own):
+    """Report the run at its end, if this is its main process."""
+    run = _run()
+    if run is None or run.process != _identity():
+        return
+    if run.record:
         take_part()  # it imports what cannot be imported when the process ends
-    if own:  # before the program's handlers: it is called after them
-        atexit.register(_at_exit, own, os.getpid())
+    atexit.register(_at_exit, run, os.getpid())  # before the program's handlers: called after them
 
 
-def _at_exit(runs: Sequence[Run], process: int) -> None:
+def _at_exit(run: Run, process: int) -> None:
     if os.getpid() != process:
         return  # a forked child
-    status = max(map(_finish, runs))
+    status = _finish(run)
     # After a KeyboardInterrupt Python ends the process by SIGINT.
     if status and not isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         import ctypes
@@ -210,7 +329,7 @@ def _at_exit(runs: Sequence[Run], process: int) -> None:
 def _finish(run: Run) -> int:
     """Report the program's builds; return the exit status of ``--check`` and ``--record``, or 0."""
     tally = Tally.read(run.log)
-    lines, problems = [], tally.problems
+    lines, problems, missing = [], tally.problems, tally.missing
     is_recorded = True
     if run.record:
         try:
@@ -221,26 +340,25 @@ def _finish(run: Run) -> int:
     else:
         with suppress(OSError):
             os.unlink(run.log)
-    lines = [tally.line(), *problems, *lines, *(_checked(run, tally) if run.check else ())]
-    lines = [f"rtcompile: {line}" for line in lines]
+    if run.check and missing:
+        lines = [f"missing: {each}" for each in missing]
+        advice = "`rtcompile warm` builds a record"
+        lines.append(f"missing builds of the program: {len(missing)}; {advice}")
+    lines = [f"rtcompile: {line}" for line in (tally.line(), *problems, *lines)]
     if run.json:
-        fields = {"builds": tally.builds, "missing": tally.missing, "problems": problems}
-        lines = [dumps(fields)]
-    elif run.report:
-        lines = [*_table(tally.builds), *lines]
+        lines = [dumps({"builds": tally.builds, "missing": missing, "problems": problems})]
     with suppress(OSError, ValueError, AttributeError):  # the stream is full, closed or None
         sys.stderr.write("".join(f"{line}\n" for line in lines))
     if not is_recorded:
         return _NOT_RECORDED
     # Kernels that CuPy compiled itself were not checked.
-    return _INCOMPLETE if run.check and (tally.missing or problems) else 0
+    return _INCOMPLETE if run.check and (missing or problems) else 0
 
 
 def _recorded(run: Run) -> list[str]:
     """Write the run's record; return lines about it."""
-    counter = _counters[run.log]
-    assert isinstance(counter, Recorder)
-    record = counter.finish()
+    assert isinstance(_counter, Recorder)
+    record = _counter.finish()
     count = len(record.builds)
     lines = [f"{count} build{'s' * (count != 1)} recorded in {run.record}"]
     if unsearched := record.found_by_path():
@@ -249,25 +367,3 @@ def _recorded(run: Run) -> list[str]:
             "on this machine, and can be warmed only where it has the same path; give its folder by -I"
         )
     return lines
-
-
-def _checked(run: Run, tally: Tally) -> list[str]:
-    """Return lines about kernels that were missing while compiling was forbidden."""
-    if tally.missing:
-        count = len(tally.missing)
-        advice = f"missing builds of the program: {count}; `rtcompile warm` builds a record"
-        return [*(f"missing: {missing}" for missing in tally.missing), advice]
-    return [f"complete ({run.known} builds in the record)"] if run.known >= 0 else []
-
-
-def _table(builds: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each kernel, below a line of titles."""
-    from rtcompile import styling
-
-    rows = []
-    for build in builds:
-        spared = f"{build['spared']:.0f} ms" if build["spared"] else ""
-        times = {"milliseconds": f"{build['milliseconds']:.1f} ms", "spared": spared}
-        rows.append([*{**build, "hit": build["hit"] or "built", **times}.values()])
-    titles = ("name", "arch", "backend", "hit", "milliseconds", "spared")
-    return styling.table(titles, rows).split("\n")

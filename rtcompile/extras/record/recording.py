@@ -1,187 +1,203 @@
-"""Records a program's builds, so another machine can make the same.
+"""The record of a program's builds: what another machine needs to make the same.
 
-While the program runs, its processes append each request to ``FILE.part`` as one line of JSON, and a killed
-program leaves its requests there. At the program's end they become one JSON document, ``FILE``.
+While the program runs, its processes append each build to ``FILE.part``, as one line of JSON with its headers. At the
+program's end the lines become one JSON document, ``FILE``. Both are records.
 """
 
 from __future__ import annotations
 
 import base64
-import errno
 import json
-import os
 import re
-import sys
-import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import rtcompile
-from rtcompile import InvalidRequest, JitDisabled, RtcompileError, ToolkitNotFound, __version__
-from rtcompile.errors import callers_frame
+from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
+from rtcompile.build import elsewhere
+from rtcompile.build.elsewhere import LinkInput, linker_input
+from rtcompile.build.elsewhere import options as compiler_options
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
+from rtcompile.named import NamedTuple
+from rtcompile.request.values import absolute, working_directory
 
-if TYPE_CHECKING:
-    from rtcompile import CompileRequest, ObjectCode
-    from rtcompile.types import Header
-
-FORMAT = "rtcompile record 5"
+FORMAT = "rtcompile record 6"
 MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
-# --- Counting and recording the requests of a process -------------------------------------------------
+# --- A build of a record ----------------------------------------------------------------------------
 
 
-class Counter:
-    """Appends a line of JSON for each of this process's requests to a log."""
+class RecordedBuild(NamedTuple):
+    """A request of a program, and what repeats its build elsewhere.
 
-    def __init__(self, log: str) -> None:
-        self.log = log
-        self.problem: OSError | None = None  # such as a full disk, which must not stop the program
+    Parameters
+    ----------
+    request
+        The program's own request, with the contents of files to link.
+    arch, kind, compiler
+        What it was built for, what code it made, and which compiler built it.
+    folder
+        The working directory, in which the request's relative header directories are.
+    headers
+        The label, the relative path, the path and the digest of each header that was read.
+    origin
+        The line of the program: ``"train.py:12"``.
+    milliseconds
+        How long the compiler took.
+    """
 
-    def start(self) -> None:
-        """Count all requests from now on."""
-        from rtcompile.lookup.find import listeners  # importing it makes a process take part
+    request: CompileRequest
+    arch: Arch
+    kind: str = "cubin"
+    compiler: str = ""
+    folder: str = "/"
+    headers: tuple[tuple[str, str, str, str], ...] = ()
+    origin: str = ""
+    milliseconds: float = 0.0
 
-        listeners.append(self.note)
+    @classmethod
+    def of(cls, request: CompileRequest, code: ObjectCode, origin: str = "") -> RecordedBuild:
+        """Return the recorded form of a request and its result."""
+        if request.link:
+            given = tuple(linker_input(item, index) for index, item in enumerate(request.link))
+            request = request.replace(link=given)
+        return cls(
+            request,
+            code.arch,
+            code.kind,
+            code.build.compiler,
+            working_directory("") if elsewhere.depends_on_directory(request) else "/",
+            tuple((h.label, h.relative, h.path, h.digest) for h in code.build.headers),
+            origin,
+            round(code.build.compiled_in, 1),
+        )
 
-    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
-        """Count a build; one that failed counts only if compiling was forbidden or impossible."""
-        if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
-            self.append(["missing", str(outcome).partition("\n")[0]])
-        if isinstance(outcome, RtcompileError):
-            return
-        build = outcome.build
-        use = {
-            "name": request.name,
-            "arch": str(outcome.arch),
-            "backend": build.backend,
-            "hit": build.hit or "",
-            "milliseconds": build.milliseconds,
-            "spared": build.compiled_in if build.hit else 0.0,
-        }
-        self.append(["builds", use])
-        is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
-        if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
-            self.append(["by_nvcc", build.milliseconds])
+    def encode(self) -> dict[str, Any]:
+        """Return the build as plain values, for JSON."""
+        own = self.request
+        arch = None if own.arch is None else str(own.arch)
+        request = {**own._named(), "arch": arch, "link": [*map(_link, own.link)]}
+        return {**self._asdict(), "request": request, "arch": str(self.arch)}
 
-    def append(self, line: Any) -> None:
-        """Append a line in one write, unless the run has ended and its log is gone."""
-        # The log is not kept open: a program may close descriptors that it did not open.
-        try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(self.log, flags), "ab", buffering=0) as log:
-                log.write((json.dumps(line) + "\n").encode())
-        except OSError as error:
-            self.problem = error
+    @classmethod
+    def decode(cls, fields: Any) -> RecordedBuild:
+        """Return the build of plain values; raise `InvalidRequest` or an error of Python if they are damaged."""
+        given = fields["request"]
+        headers = tuple((name, text) for name, text in given["headers"])
+        link = tuple(map(_linked, given["link"]))
+        build = cls(
+            **{
+                **fields,
+                "request": CompileRequest(**{**given, "headers": headers, "link": link}),
+                "arch": Arch.parse(fields["arch"]),
+                "headers": tuple(map(tuple, fields["headers"])),
+                "milliseconds": float(fields["milliseconds"]),
+            }
+        )
+        texts = [build.kind, build.compiler, build.folder, build.origin]
+        for label, relative, path, digest in build.headers:
+            texts += [label, relative, path, digest]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a value is not a text")
+        return build
 
+    def repeated(
+        self, archs: Sequence[str] = (), moved: Callable[[str], str] | None = None
+    ) -> list[CompileRequest]:
+        """Return the requests that repeat the build, for each of `archs` if the program chose no architecture.
 
-class Recorder(Counter):
-    """Records this process's builds, and counts them, in ``FILE.part``; `finish` writes them to `path`."""
+        `moved` maps the program's header directories to those to search.
+        """
+        own = self.request
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(f"{self.path}.part")
-        self._guard = threading.Lock()
-        self._written: set[str] = set()
+        def directory(path: str) -> str:
+            there = absolute(f"{self.folder}/{path}" if path[:1] != "/" else path)
+            return there if moved is None else moved(there)
 
-    def create(self) -> None:
-        """Begin a new record; raise OSError if the file cannot be written."""
-        if os.path.isdir(self.path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        os.close(os.open(self.log, flags, 0o644))
-        self.append(_document(_loaded_versions()))
+        named = compiler_options.parse(own.options).arch and not own.may_pass_over_arch
+        request = own.replace(
+            options=compiler_options.with_directories(own.options, directory),
+            arch=self.arch,
+            # ``-arch=compute_90`` made PTX, and the request names the architecture itself.
+            target=self.kind if own.arch is None and named else own.target,
+        )
+        by_cupy = not own.allow_fixups
+        if not archs or not (by_cupy or (own.arch is None and not named)):
+            return [request]
+        # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
+        devices = map(_device, archs)
+        return [request.replace(arch=a.replace(suffix="") if by_cupy else a) for a in devices]
 
-    def finish(self) -> Record:
-        """Stop, and write the whole record."""
-        from rtcompile.lookup.find import listeners
+    def requested(
+        self, request: CompileRequest
+    ) -> tuple[CompileRequest | None, tuple[int, int] | None]:
+        """Return the program's request for one of `repeated`, and its device's capability; or None twice."""
+        own = self.request
+        fixed = own.allow_fixups and any("arch" in o or "code" in o for o in own.options)
+        if elsewhere.depends_on_directory(own) or fixed:  # it depends on more than the device
+            return None, None
+        if own.arch is not None:
+            return own.replace(arch=request.arch), None
+        assert request.arch is not None
+        return own, (request.arch.major, request.arch.minor)
 
-        with suppress(ValueError):
-            listeners.remove(self.note)
-        record = read(self.log, trust_options=True)
-        text = json.dumps(_document(record.versions, record.builds, record.headers), indent=1)
-        sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
-        os.unlink(self.log)
-        if self.problem is not None:
-            raise self.problem
-        return record
-
-    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
-        """Count a request, and record it if its build did not fail."""
-        super().note(request, outcome)
-        if isinstance(outcome, RtcompileError):
-            return
-        frame = callers_frame()[1]
-        at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        entry = {**rtcompile.types.RecordedBuild.of(request, outcome).fields, "requested at": at}
-        headers = {
-            header.digest: packed
-            for header in outcome.build.headers
-            if header.label.startswith("user") and self._is_new(header.digest)
-            if (packed := _packed(header))
-        }
-        if self._is_new(json.dumps(entry, sort_keys=True)):
-            timed = {**entry, "milliseconds": round(outcome.build.compiled_in, 1)}
-            # CuPy is not loaded yet when recording starts.
-            self.append(_document(_loaded_versions(), [timed], headers))
-
-    def _is_new(self, what: str) -> bool:
-        with self._guard:
-            new = what not in self._written
-            self._written.add(what)
-        return new
-
-
-def _document(
-    versions: Mapping[str, str],
-    builds: Sequence[Mapping[str, Any]] = (),
-    headers: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Return a record as plain values: the whole one, or a line of a log."""
-    return {"format": FORMAT, **versions, "builds": builds, "headers": headers or {}}
-
-
-def _packed(header: Header) -> str:
-    """Return the contents of one of the user's headers, "" if it has changed since it was read."""
-    with suppress(OSError):  # removed meanwhile: reading the record reports that it is missing
-        data = sealed.read_given(header.path)
-        if content_digest(data) == header.digest:
-            return f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
-    return ""
+    def distrusted(self) -> list[str]:
+        """Return why options are unsafe in a stranger's record: they run or write something."""
+        linked = [item for item in self.request.link if isinstance(item, CompileRequest)]
+        given = [each.options for each in (self.request, *linked)]
+        return [why for options in given for why in compiler_options.distrusted(options)]
 
 
-def _loaded_versions() -> dict[str, str]:
-    """Return the versions of the loaded packages on which a program's requests depend."""
-    cupy = sys.modules.get("cupy._version")
-    return {"rtcompile": __version__, "cupy": getattr(cupy, "__version__", "")}
+def _device(name: str) -> Arch:
+    try:
+        arch = Arch.parse(name)
+    except ValueError as error:
+        raise InvalidRequest(f"--arch: {error}") from None
+    if name.startswith("compute_"):
+        raise InvalidRequest(f"--arch {name}: give a device's architecture, {arch}")
+    return arch
+
+
+def _link(item: Any) -> dict[str, Any]:
+    if isinstance(item, LinkInput):
+        return {**item._asdict(), "data": base64.b64encode(item.data).decode()}
+    return {"source": item.source, "options": item.options, "name": item.name}
+
+
+def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
+    if "source" in item:
+        return CompileRequest(item["source"], options=item["options"], name=item["name"])
+    return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))
 
 
 # --- Records ------------------------------------------------------------------------------------------
 
 
 class Record:
-    """The requests of a program."""
+    """The builds of a program."""
 
     def __init__(
-        self, versions: Mapping[str, str], builds: list[dict[str, Any]], headers: dict[str, str]
+        self, versions: Mapping[str, str], builds: Iterable[RecordedBuild], headers: dict[str, str]
     ) -> None:
+        self.builds = list(builds)
         # The versions of rtcompile, CuPy and CUDA in the program's run; "" for one that was not loaded.
-        self.versions = {
-            **versions,
-            "cuda": ", ".join(sorted({_release(build["built by"]) for build in builds} - {""})),
-        }
-        self.builds = builds  # the fields of a `RecordedBuild` each
+        cudas = {_release(build.compiler) for build in self.builds}
+        self.versions = {**versions, "cuda": ", ".join(sorted(cudas - {""}))}
         self.headers = headers  # digest of a user's header to "SIZE:COMPRESSED"
+
+    def encode(self) -> dict[str, Any]:
+        """Return the record as plain values, for JSON."""
+        builds = [build.encode() for build in self.builds]
+        return {"format": FORMAT, **self.versions, "builds": builds, "headers": self.headers}
 
     def found_by_path(self) -> list[str]:
         """Return the headers outside all searched directories, which are found only by their paths."""
         # In builds with NVCC the host compiler's own headers are among them.
-        by_nvrtc = [build for build in self.builds if build["built by"].startswith("nvrtc")]
-        headers = [header for build in by_nvrtc for header in build["headers"]]
+        by_nvrtc = [build for build in self.builds if build.compiler.startswith("nvrtc")]
+        headers = [header for build in by_nvrtc for header in build.headers]
         return list(dict.fromkeys(path for label, _, path, _ in headers if not label))
 
     def contents(self, digest: str) -> bytes:
@@ -201,24 +217,54 @@ class Record:
         return data
 
 
+_SIZE = re.compile(r"([0-9]{1,15}):.*", re.DOTALL)
+
+
+def packed(path: str, digest: str) -> str:
+    """Return the contents of a header as a record has them, "" if it has changed since it was read."""
+    with suppress(OSError):  # removed meanwhile: reading the record reports that it is missing
+        data = sealed.read_given(path)
+        if content_digest(data) == digest:
+            return f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
+    return ""
+
+
 def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file; unless `trust_options`, raise if its options would run or write something."""
     text = sealed.read_text(path)
     document = _json(text)
+    # Else it is a log, whose lines are records, counts, and the incomplete last line of a killed program.
     documents = [document] if isinstance(document, dict) else [*map(_json, text.splitlines())]
-    versions, builds, headers = _merged(path, documents)
+    if not documents or not isinstance(documents[0], dict):
+        raise InvalidRequest(
+            f"{path}: this is not a record, or it is truncated; "
+            "`rtcompile run --record FILE script.py` writes one"
+        )
+    documents = [document for document in documents if isinstance(document, dict)]
+    if other := [name for each in documents if (name := each.get("format")) != FORMAT]:
+        raise InvalidRequest(
+            f"{path}: its format is {other[0]!r}, and this rtcompile reads {FORMAT!r}; record the "
+            "program again with `rtcompile run --record`"
+        )
+    versions = {"rtcompile": "", "cupy": ""}
+    builds: dict[RecordedBuild, RecordedBuild] = {}  # several processes may record the same build
+    headers: dict[str, str] = {}
     try:
-        recorded = [rtcompile.types.RecordedBuild(entry) for entry in builds]
-    except InvalidRequest:
-        raise _damaged(path) from None
-    sizes = [isinstance(text, str) and text.partition(":")[0] for text in headers.values()]
-    if not all(size and size.isascii() and size.isdecimal() and len(size) < 16 for size in sizes):
-        raise _damaged(path)
-    if sum(map(int, sizes)) > MOST_HEADER_BYTES:
+        for document in documents:
+            versions.update((n, str(document[n])) for n in versions if document.get(n))
+            for build in map(RecordedBuild.decode, document["builds"]):
+                builds.setdefault(build._replace(milliseconds=0.0), build)
+            headers.update(document["headers"])
+        sizes = [int(_SIZE.fullmatch(text)[1]) for text in headers.values()]  # type: ignore[index]
+    except (InvalidRequest, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidRequest(
+            f"{path}: this record is damaged ({error}); record the program again"
+        ) from None
+    if sum(sizes) > MOST_HEADER_BYTES:
         raise InvalidRequest(f"{path}: its headers have more than {MOST_HEADER_BYTES >> 20} MiB")
-    for build in () if trust_options else recorded:
+    for build in () if trust_options else builds:
         try:
-            why = build.untrusted_options()
+            why = build.distrusted()
         except InvalidRequest as error:
             raise InvalidRequest(f"{path}: {error}") from None
         if why:
@@ -226,40 +272,7 @@ def read(path: str, *, trust_options: bool = False) -> Record:
                 f"{path}: its options would run or write something here: {'; '.join({*why})}. If you "
                 "trust who made the record, say so by --trust-options (rtcompile warm and bundle)"
             )
-    return Record(versions, builds, headers)
-
-
-def _merged(path: str, documents: list[Any]) -> tuple[dict[str, str], list[Any], dict[str, Any]]:
-    """Return the versions, builds and headers of a record's one document, or of a log's lines."""
-    if not documents or not isinstance(documents[0], dict):
-        raise InvalidRequest(
-            f"{path}: this is not a record, or it is truncated; "
-            "`rtcompile run --record FILE script.py` writes one"
-        )
-    versions = {"rtcompile": "", "cupy": ""}
-    builds: dict[str, Any] = {}  # several processes may record the same build
-    headers: dict[str, Any] = {}
-    for document in documents:
-        if not isinstance(document, dict):
-            continue  # a count, or the incomplete last line of a killed program
-        if document.get("format") != FORMAT:
-            raise InvalidRequest(
-                f"{path}: its format is {document.get('format')!r}, and this rtcompile reads "
-                f"{FORMAT!r}; record the program again with `rtcompile run --record`"
-            )
-        versions.update((name, str(document[name])) for name in versions if document.get(name))
-        found = document.get("builds", []), document.get("headers", {})
-        if not isinstance(found[0], list) or not isinstance(found[1], dict):
-            raise _damaged(path)
-        for build in found[0]:
-            timeless = {**build, "milliseconds": 0} if isinstance(build, dict) else build
-            builds.setdefault(json.dumps(timeless), build)
-        headers.update(found[1])
-    return versions, [*builds.values()], headers
-
-
-def _damaged(path: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: this record is damaged; record the program again")
+    return Record(versions, builds.values(), headers)
 
 
 def _json(text: str) -> Any:

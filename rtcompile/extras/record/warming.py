@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
 from rtcompile.build import elsewhere
-from rtcompile.build.elsewhere import LinkInput, linker_input
-from rtcompile.build.elsewhere import options as compiler_options
-from rtcompile.errors import public, shown
-from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record
+from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, RecordedBuild
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.named import NamedTuple
-from rtcompile.request.values import absolute
 
 _FOLDER = "rtcompile-warm-"
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
@@ -32,206 +26,7 @@ KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels_of_c
 _FILE = re.compile(r"(\d+)\.(\d+)\.json\.xz")
 
 
-# --- A build as plain values, which another process or machine can repeat -----------------------------
-
-
-class RecordedBuild:
-    """A build as plain values, which can be written to a file or sent, to repeat the build elsewhere.
-
-    Parameters
-    ----------
-    fields : mapping
-        `fields` of another one, for example from JSON. They are checked; for a stranger's fields, also check
-        `untrusted_options`.
-
-    Attributes
-    ----------
-    fields : dict
-        Texts, numbers, lists and dicts: the request, and the dependencies of its result.
-
-    Raises
-    ------
-    InvalidRequest
-        The fields are damaged.
-
-    Examples
-    --------
-    >>> request = rtcompile.CompileRequest("__global__ void k() {}", arch="sm_80")
-    >>> [code] = rtcompile.compile_many([request])
-    >>> fields = rtcompile.types.RecordedBuild.of(request, code).fields
-    >>> [again] = rtcompile.types.RecordedBuild(fields).requests()
-    >>> again == request
-    True
-    """
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        requested = fields.get("requested") if isinstance(fields, Mapping) else None
-        if not (
-            isinstance(requested, dict)
-            and {*requested} == {"options", "arch", "by cupy", "by a module", "in any folder"}
-            and _are_texts(requested["options"])
-            and isinstance(fields.get("headers"), list)
-            and all(_are_texts(header, 4) for header in fields["headers"])
-            and isinstance(fields.get("built by"), str)
-        ):
-            raise InvalidRequest(f"fields are not those of a RecordedBuild: {shown(fields)}")
-        self.fields = dict(fields)
-
-    @classmethod
-    @public
-    def of(cls, request: CompileRequest, code: ObjectCode) -> RecordedBuild:
-        """Record a request and its result, which the functions in `rtcompile.lookup.find.listeners` get."""
-        named = compiler_options.parse(request.options).arch and not request.may_pass_over_arch
-        own = compiler_options.with_directories(request.options, absolute)
-        fields = {
-            "requested": {
-                "options": list(request.options),
-                "arch": None if request.arch is None else str(request.arch),
-                "by cupy": not request.allow_fixups,
-                "by a module": request.may_pass_over_arch,
-                # False if an option has a relative path, which means another file in another directory.
-                "in any folder": not elsewhere.depends_on_directory(request),
-            },
-            "name": request.name,
-            "source": request.source,
-            # Relative directories become absolute: they refer to the recorded program's working directory.
-            "options": list(own),
-            "arch": str(code.arch),
-            "follows device": request.arch is None or not request.allow_fixups,
-            "name expressions": list(request.name_expressions),
-            "backend": request.backend,
-            # ``-arch=compute_90`` made PTX, and the fields also have the architecture.
-            "target": code.kind if request.arch is None and named else request.target,
-            "link": [_link(item, index) for index, item in enumerate(request.link)],
-            "given headers": dict(request.headers),
-            "built by": code.build.compiler,
-            "headers": [[h.label, h.relative, h.path, h.digest] for h in code.build.headers],
-        }
-        return cls(fields)
-
-    @public
-    def untrusted_options(self) -> list[str]:
-        """Return why options are unsafe in a stranger's record: they run or write something."""
-        fields = self.fields
-        try:
-            sources = [item["options"] for item in fields["link"] if "source" in item]
-            given = (fields["options"], fields["requested"]["options"], *sources)
-            return [each for options in given for each in compiler_options.distrusted(options)]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _damaged(error) from None
-
-    @public
-    def requests(
-        self, archs: Sequence[str] = (), moved: Callable[[str], str] | None = None
-    ) -> list[CompileRequest]:
-        """Return the requests that repeat the build.
-
-        Parameters
-        ----------
-        archs : sequence of str
-            Architectures to build for, instead of the recorded one, if the program chose none.
-        moved : callable, optional
-            Maps each recorded header directory to the one to search.
-        """
-        request = self._request()
-        if moved is not None:
-            options = compiler_options.with_directories(request.options, moved)
-            request = request.replace(options=options)
-        named = compiler_options.parse(request.options).arch and request.allow_fixups
-        follows = self.fields.get("follows device") and not (
-            named and not request.may_pass_over_arch
-        )
-        if not archs or not follows:
-            return [request]
-        return [request.replace(arch=self._arch(name)) for name in archs]
-
-    def _request(self) -> CompileRequest:
-        """Return the request, for the architecture it was built for."""
-        fields = self.fields
-        try:
-            return CompileRequest(
-                fields["source"],
-                options=tuple(fields["options"]),
-                arch=Arch.parse(fields["arch"]),
-                name_expressions=tuple(fields["name expressions"]),
-                name=fields["name"],
-                backend=fields["backend"],
-                target=fields["target"],
-                link=tuple(_linked(item) for item in fields["link"]),
-                headers=fields["given headers"],
-                allow_fixups=not fields["requested"]["by cupy"],
-                may_pass_over_arch=fields["requested"]["by a module"],
-            )
-        except (InvalidRequest, KeyError, TypeError, ValueError) as error:
-            raise _damaged(error) from None
-
-    def _arch(self, name: str) -> Arch:
-        try:
-            arch = Arch.parse(name)
-        except ValueError as error:
-            raise InvalidRequest(f"--arch: {error}") from None
-        if name.startswith("compute_"):
-            raise InvalidRequest(f"--arch {name}: give a device's architecture, {arch}")
-        # CuPy's own kernels are compiled for sm_90 and not sm_90a, as CuPy does.
-        return arch.replace(suffix="") if self.fields["requested"]["by cupy"] else arch
-
-    @public
-    def add_to_index(self, request: CompileRequest) -> None:
-        """Write the index entry with which the program's own request finds the build of one of `requests`."""
-        requested, capability = self.program_request(request)
-        if requested is not None:
-            elsewhere.add_to_index(requested, capability)
-
-    def program_request(
-        self, request: CompileRequest
-    ) -> tuple[CompileRequest | None, tuple[int, int] | None]:
-        """Return the program's request for one of `requests`, and its device's capability; or None twice."""
-        recorded = self.fields["requested"]
-        request = request.replace(options=tuple(recorded["options"]))  # with its original folders
-        fixed = not recorded["by cupy"] and any("arch" in o or "code" in o for o in request.options)
-        if not recorded["in any folder"] or fixed:  # it depends on more than the device
-            return None, None
-        if recorded["arch"] is not None:
-            return request, None
-        assert request.arch is not None
-        return request.replace(arch=None), (request.arch.major, request.arch.minor)
-
-
-def _are_texts(values: Any, count: int = 0) -> bool:
-    """Return whether a value is a list of str, with `count` elements unless that is 0."""
-    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    return texts and (not count or len(values) == count)
-
-
-def _damaged(error: Exception) -> InvalidRequest:
-    text = error if isinstance(error, InvalidRequest) else repr(error)
-    return InvalidRequest(f"a recorded build is damaged: {text}")
-
-
-def _link(item: Any, index: int) -> dict[str, Any]:
-    given = linker_input(item, index)
-    if isinstance(given, LinkInput):
-        data = base64.b64encode(given.data).decode()
-        return {"kind": given.kind, "name": given.name, "data": data}
-    return {"source": given.source, "options": list(given.options), "name": given.name}
-
-
-def _linked(item: Mapping[str, Any]) -> LinkInput | CompileRequest:
-    if "source" in item:
-        return CompileRequest(item["source"], options=tuple(item["options"]), name=item["name"])
-    return LinkInput(item["kind"], item["name"], base64.b64decode(item["data"], validate=True))
-
-
 # --- All builds of a record ---------------------------------------------------------------------------
-
-
-class Wanted(NamedTuple):
-    """A build of a record."""
-
-    request: CompileRequest
-    recorded: RecordedBuild
-    origin: str  # the line of the program: ``"train.py:12"``
-    cost: tuple[float, int]  # milliseconds if recorded, and headers
 
 
 def warm(
@@ -243,34 +38,36 @@ def warm(
     """Build a record in parallel into the cache, for `archs` where the program did not choose one."""
     with requests(record, archs) as found:
         # The most expensive builds start first: none of them is left for the end.
-        order = sorted(range(len(found)), key=lambda index: found[index].cost, reverse=True)
-        wanted = [found[index].request for index in order]
+        costs = [(build.milliseconds, len(build.headers)) for _, build in found]
+        order = sorted(range(len(found)), key=costs.__getitem__, reverse=True)
+        wanted = [found[index][0] for index in order]
         done: list[Any] = rtcompile.compile_many(wanted, progress=progress, errors="return")
     by_index = dict(zip(order, done, strict=True))
     outcomes = [by_index[index] for index in range(len(found))]
-    for each in found:
-        each.recorded.add_to_index(each.request)
+    for request, build in found:
+        # With this entry of the index, the program's own request finds the build at once.
+        requested, capability = build.requested(request)
+        if requested is not None:
+            elsewhere.add_to_index(requested, capability)
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
-        raise rtcompile.BatchError(failed, results, {i: found[i].request.name for i in failed})
+        raise rtcompile.BatchError(failed, results, {i: found[i][0].name for i in failed})
     return outcomes
 
 
 @contextmanager
-def requests(record: Record, archs: Sequence[str] = ()) -> Iterator[list[Wanted]]:
-    """Yield the builds of a record; the headers that they need exist in the body of ``with``."""
+def requests(
+    record: Record, archs: Sequence[str] = ()
+) -> Iterator[list[tuple[CompileRequest, RecordedBuild]]]:
+    """Yield what to build for a record; the headers that it needs exist in the body of ``with``."""
     with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         relocated = _Relocated(record, folder)
-        found = []
-        for entry in record.builds:
-            milliseconds = entry.get("milliseconds")
-            cost = float(milliseconds) if isinstance(milliseconds, (int, float)) else 0.0
-            origin, count = str(entry.get("requested at") or ""), len(entry["headers"])
-            recorded = RecordedBuild(entry)
-            for request in recorded.requests(archs, relocated.moved(entry)):
-                found.append(Wanted(request, recorded, origin, (cost, count)))
-        yield found
+        yield [
+            (request, build)
+            for build in record.builds
+            for request in build.repeated(archs, relocated.moved(build))
+        ]
 
 
 class _Relocated:
@@ -282,11 +79,11 @@ class _Relocated:
         self._written = 0
         self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
-    def moved(self, entry: Mapping[str, Any]) -> Callable[[str], str] | None:
+    def moved(self, build: RecordedBuild) -> Callable[[str], str] | None:
         """Return what names the folder that has a directory's recorded headers; None if they are in place."""
         own = {
             os.path.abspath(path): digest
-            for label, _, path, digest in entry["headers"]
+            for label, _, path, digest in build.headers
             if label.startswith("user")
         }
         if all(self._is_there(*header) for header in own.items()):
@@ -358,26 +155,21 @@ def record_of_cupy(arch: str) -> Record:
     made_for = document["cupy"]
     if here.split(".")[:2] == made_for.split(".")[:2]:
         made_for = here  # a patch release has the same kernels
-    result = ObjectCode(b"", "cubin", Arch.parse(arch))  # as of a build, without headers
-    alike = {
-        own: RecordedBuild.of(
+    options = functools.cache(core.assemble_cupy_compiler_options)
+    builds = [
+        RecordedBuild(
             CompileRequest(
-                "",
-                options=(*core.assemble_cupy_compiler_options(own), "-ftz=true"),
+                kernel["source"],
+                options=(*options(tuple(kernel["options"])), "-ftz=true"),
                 arch=arch,
+                name_expressions=kernel["names"],
+                name=kernel["name"],
                 backend="nvrtc",
                 allow_fixups=False,
             ),
-            result,
-        ).fields
-        for own in {tuple(kernel["options"]) for kernel in document["kernels"]}
-    }
-    builds = [
-        {
-            **alike[tuple(kernel["options"])],
-            **{name: kernel[name] for name in ("name", "source", "milliseconds")},
-            "name expressions": kernel["names"],
-        }
+            Arch.parse(arch),
+            milliseconds=kernel["milliseconds"],
+        )
         for kernel in document["kernels"]
     ]
     return Record({"rtcompile": __version__, "cupy": made_for}, builds, {})
