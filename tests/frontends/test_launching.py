@@ -299,14 +299,14 @@ def array(shape=(64, 64), strides=(128, 2), pointer=4096, typestr="<f2") -> Any:
 
 def test_a_tensor_map_describes_the_contiguous_dimension_first(encoded):
     kind, rank, pointer, shape, strides, box, steps, layout, swizzle, promotion, fill = encoded(
-        array((40, 64), (256, 2)), (32, 64), swizzle=128, l2_promotion=64, fill="nan"
+        array((40, 64), (256, 2)), (32, 64), swizzle=128
     )
     assert (kind.name, rank, pointer) == ("CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096)
     assert (shape, strides, box, steps) == ([64, 40], [256], [64, 32], [1, 1])
     assert swizzle.name == "CU_TENSOR_MAP_SWIZZLE_128B"
     assert layout.name == "CU_TENSOR_MAP_INTERLEAVE_NONE"
-    assert promotion.name == "CU_TENSOR_MAP_L2_PROMOTION_L2_64B"
-    assert fill.name == "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA"
+    assert promotion.name == "CU_TENSOR_MAP_L2_PROMOTION_L2_256B"
+    assert fill.name == "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"
 
 
 def test_a_dimension_of_one_element_may_have_any_stride(encoded):

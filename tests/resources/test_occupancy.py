@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rtcompile import toolkit
-from rtcompile.extras.resources import best_occupancy, limits_of, occupancy
+from rtcompile.extras.resources import limits_of, occupancy
 from rtcompile.request.values import Arch
 from tests.processes import ran
 
@@ -52,9 +52,3 @@ def test_the_limit_of_a_kernel_is_named():
     with pytest.raises(ValueError, match="1 to 1024 threads, not 2048"):
         occupancy(limits, block=2048, registers=32, shared=0)
     assert limits_of(Arch(20, 0)) is None
-
-
-def test_of_equal_occupancies_the_largest_block_is_the_best():
-    limits = limits_of(Arch(8, 6))
-    found = best_occupancy(limits, blocks=range(32, 1025, 32), registers=32, shared=0)
-    assert (found.block, found.share) == (768, 1.0)

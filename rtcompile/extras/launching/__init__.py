@@ -1,20 +1,18 @@
-"""For launches beyond CuPy's: arrays in device memory, of any library, and the tensor maps by which TMA reads them."""
+"""`tensor_map`: the tensor maps by which TMA reads arrays."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rtcompile.errors import InvalidRequest, ToolkitNotFound, public, shown
-from rtcompile.request.values import items, one_of, text, whole
+from rtcompile.errors import DriverError, InvalidRequest, ToolkitNotFound, public, shown
+from rtcompile.named import NamedTuple
+from rtcompile.request.values import items, text, whole
 
-# DLPack's numbers of devices whose memory a kernel can read: CUDA, pinned host memory, managed.
-_DLPACK_DEVICES = (2, 3, 13)
 # The driver's limits for a tensor map.
 _BOX_MAX = 256  # elements along each dimension
 _DIMENSIONS_MAX = 5
@@ -31,67 +29,46 @@ _TYPES = {
     "int16": "UINT16",
 }
 _SIZES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "tfloat32": 4}
-_FILLS = {"zero": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceArray:
-    """An array in device memory, of CuPy, PyTorch or another library; nothing is copied."""
+class _Array(NamedTuple):
+    """An array in device memory; nothing is copied."""
 
     pointer: int  # address of the first element
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in bytes
     dtype: str  # "float16", "bfloat16", …
     itemsize: int
-    torch_device: int | None = None  # None if it is not a PyTorch tensor
 
 
-def device_array(name: str, value: Any) -> DeviceArray | None:
-    """Describe an array in device memory; None if `value` is not an array. Raise InvalidRequest for host memory."""
+def is_tensor(name: str, value: Any) -> bool:
+    """Return whether a value is PyTorch's tensor; raise InvalidRequest for one in host memory."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(name, value)
-    interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is None and hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
-        device = value.__dlpack_device__()[0]
-        if int(device) not in _DLPACK_DEVICES:
-            raise InvalidRequest(
-                f"{name} is {shown(value)} in host memory (DLPack device {int(device)}); move it "
-                "to the device first"
-            )
-        import cupy
-
-        value = cupy.from_dlpack(value)
-        interface = value.__cuda_array_interface__
-    if interface is None:
-        return None
-    dtype = np.dtype(interface["typestr"])
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
-    return DeviceArray(
-        pointer=int(interface["data"][0]),
-        shape=shape,
-        strides=tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        if strides is None
-        else tuple(strides),
-        dtype=dtype.name,
-        itemsize=dtype.itemsize,
-    )
+    if torch is None or not isinstance(value, torch.Tensor):
+        return False
+    if not value.is_cuda:
+        raise InvalidRequest(f"{name} is a torch tensor on {value.device}; pass {name}.cuda()")
+    return True
 
 
-def _of_torch(name: str, tensor: Any) -> DeviceArray:
+def _described(array: Any) -> _Array:
     # A tensor that requires a gradient, or of bfloat16, has no __cuda_array_interface__.
-    if not tensor.is_cuda:
-        raise InvalidRequest(f"{name} is a torch tensor on {tensor.device}; pass {name}.cuda()")
-    size = tensor.element_size()
-    return DeviceArray(
-        pointer=tensor.data_ptr(),
-        shape=tuple(tensor.shape),
-        strides=tuple(stride * size for stride in tensor.stride()),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        itemsize=size,
-        torch_device=tensor.device.index,
-    )
+    if is_tensor("array", array):
+        size = array.element_size()
+        strides = tuple(stride * size for stride in array.stride())
+        dtype = str(array.dtype).removeprefix("torch.")
+        return _Array(array.data_ptr(), tuple(array.shape), strides, dtype, size)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None:
+        raise InvalidRequest(
+            f"array is {shown(array)}, which is not a device array; pass cupy.asarray(array), or "
+            "cupy.from_dlpack(array) of another library's"
+        )
+    kind = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    contiguous = (kind.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    strides = tuple(interface.get("strides") or contiguous)
+    return _Array(int(interface["data"][0]), shape, strides, kind.name, kind.itemsize)
 
 
 @public
@@ -100,8 +77,6 @@ def tensor_map(
     box: Sequence[int],
     *,
     swizzle: int | str | None = None,
-    l2_promotion: int | None = 256,
-    fill: str = "zero",
     dtype: str | None = None,
 ) -> np.ndarray[Any, Any]:
     """Create a TMA descriptor (`CUtensorMap`) for an array, to pass as a ``const __grid_constant__`` parameter.
@@ -109,16 +84,12 @@ def tensor_map(
     Parameters
     ----------
     array : array
-        An array of CuPy or PyTorch, or an object with ``__cuda_array_interface__`` or DLPack. It has one to
-        five dimensions, the last contiguous, and must outlive every kernel that uses the map.
+        An array of CuPy or PyTorch, or an object with ``__cuda_array_interface__``. It has one to five dimensions,
+        the last contiguous, and must outlive every kernel that uses the map. What a copy reads outside is zero.
     box : sequence of int
         Elements that one copy moves along each dimension of `array`, 1 to 256.
     swizzle : {None, 32, 64, 128} or str
         Bytes over which shared memory is swizzled, or a name of the driver's, ``"128B_ATOM_32B"``.
-    l2_promotion : {None, 64, 128, 256}
-        Bytes that are fetched into the L2 cache at once.
-    fill : {"zero", "nan"}
-        The value that a copy reads outside the array.
     dtype : str, optional
         The elements' type if the array's library has no name for it: ``"bfloat16"``, ``"tfloat32"``.
 
@@ -142,30 +113,27 @@ def tensor_map(
     >>> tiles = rtcompile.tensor_map(array, box=(64, 64), swizzle=128)  # doctest: +SKIP
     >>> kernel((grid,), (128,), (tiles,))  # doctest: +SKIP
     """
-    found = device_array("array", array)
-    if found is None:
-        raise InvalidRequest(
-            f"array is {shown(array)}, which is not a device array; pass cupy.asarray(array)"
-        )
+    found = _described(array)
     driver = bindings()
     kind = found.dtype if dtype is None else text("dtype", dtype)
     if kind not in _TYPES or (_SIZES.get(kind) or np.dtype(kind).itemsize) != found.itemsize:
         raise InvalidRequest(
             f"TMA cannot use dtype {kind} for an array of {found.dtype}; it supports {', '.join(_TYPES)}"
         )
-    of_type = _member("dtype", driver.CUtensorMapDataType, "DATA_TYPE", _TYPES[kind])
-    word = _word(swizzle, "{}B")
-    swizzled = _member("swizzle", driver.CUtensorMapSwizzle, "SWIZZLE", word)
+    if swizzle is None or isinstance(swizzle, int):
+        word = f"{int(swizzle)}B" if swizzle else "NONE"
+    else:
+        word = swizzle if isinstance(swizzle, str) else shown(swizzle)
+    prefix, swizzles = "CU_TENSOR_MAP_SWIZZLE_", driver.CUtensorMapSwizzle.__members__
+    if prefix + word not in swizzles:
+        known = ", ".join(each.removeprefix(prefix) for each in swizzles)
+        raise InvalidRequest(f"swizzle must be one of the driver's {known}, not {word}")
     row = 0 if word == "NONE" else int(word.partition("B")[0])
-    promotion = _member(
-        "l2_promotion", driver.CUtensorMapL2promotion, "L2_PROMOTION", _word(l2_promotion, "L2_{}B")
-    )
-    filled = _FILLS[one_of("fill", fill, tuple(_FILLS))]
     strides = _strides(found)
     counts = _box(found, box, row)
     rank = len(counts)
     status, encoded = driver.cuTensorMapEncodeTiled(
-        of_type,
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[kind]}"),
         rank,
         found.pointer,
         [driver.cuuint64_t(extent) for extent in reversed(found.shape)],
@@ -173,13 +141,11 @@ def tensor_map(
         [driver.cuuint32_t(count) for count in reversed(counts)],
         [driver.cuuint32_t(1)] * rank,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzled,
-        promotion,
-        getattr(driver.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{filled}"),
+        swizzles[prefix + word],
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if int(status) != 0:
-        from rtcompile.errors import DriverError
-
         raise DriverError(
             f"cuTensorMapEncodeTiled rejected shape {found.shape}, strides {found.strides}, box "
             f"{counts}, swizzle {swizzle}: {status.name}",
@@ -190,7 +156,7 @@ def tensor_map(
     return by_value
 
 
-def _strides(found: DeviceArray) -> tuple[int, ...]:
+def _strides(found: _Array) -> tuple[int, ...]:
     """Return the strides of all dimensions but the last; raise if TMA cannot use them."""
     shape, strides = found.shape, found.strides
     if not 1 <= len(shape) <= _DIMENSIONS_MAX:
@@ -225,7 +191,7 @@ def _strides(found: DeviceArray) -> tuple[int, ...]:
     return tuple(reversed(given))
 
 
-def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
+def _box(found: _Array, box: Sequence[int], row: int) -> tuple[int, ...]:
     counts = tuple(
         whole(f"box[{axis}]", count, 1, _BOX_MAX)
         for axis, count in enumerate(items("box", box, "elements along each dimension"))
@@ -246,23 +212,6 @@ def _box(found: DeviceArray, box: Sequence[int], row: int) -> tuple[int, ...]:
             "make the box narrower"
         )
     return counts
-
-
-def _word(given: object, in_bytes: str) -> str:
-    """Return a driver's word for an argument that is a number of bytes, or such a word."""
-    if given is None or isinstance(given, int):
-        return in_bytes.format(int(given)) if given else "NONE"
-    return given if isinstance(given, str) else shown(given)
-
-
-def _member(name: str, enum: Any, prefix: str, word: str) -> Any:
-    """Return the member of a driver's enumeration for a word."""
-    prefix = f"CU_TENSOR_MAP_{prefix}_"
-    found = enum.__members__.get(prefix + word)
-    if found is None:
-        known = ", ".join(each.removeprefix(prefix) for each in enum.__members__)
-        raise InvalidRequest(f"{name} must be one of the driver's {known}, not {word}")
-    return found
 
 
 def bindings() -> Any:

@@ -19,7 +19,7 @@ import cupy
 import numpy as np
 
 from rtcompile.errors import DriverError, InvalidRequest, shown
-from rtcompile.extras.launching import bindings, device_array
+from rtcompile.extras.launching import bindings, is_tensor
 from rtcompile.frontends.lazy_code import ordinal
 from rtcompile.request.values import items, truth, whole
 
@@ -33,6 +33,8 @@ _CAPTURE_UNSUPPORTED = 900
 _POINTER_BYTES = 8
 _UNIT = 16  # bytes; the host's copy of each parameter begins at a multiple of it
 _INTEGERS = (1, 2, 4, 8)  # bytes
+# DLPack's numbers of devices whose memory a kernel can read: CUDA, pinned host memory, managed.
+_DLPACK_DEVICES = (2, 3, 13)
 _KEPT = 64  # configurations of one kernel
 
 
@@ -131,18 +133,27 @@ def _bytes_of(value: Any, size: int | None) -> bytes | None:
 
 def _bytes_of_array(name: str, value: Any, device: int) -> bytes:
     """Return the address of an array of another library."""
-    found = device_array(name, value)
-    if found is None:
+    if is_tensor(name, value):
+        if value.device.index != device:
+            raise InvalidRequest(
+                f"{name} is on device {value.device.index}, and the current one is {device}; launch in "
+                f"`with cupy.cuda.Device({value.device.index}):`"
+            )
+        return int(value.data_ptr()).to_bytes(_POINTER_BYTES, "little")
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is None and hasattr(value, "__dlpack__"):
+        kind = int(value.__dlpack_device__()[0])
+        if kind not in _DLPACK_DEVICES:
+            raise InvalidRequest(
+                f"{name} is {shown(value)} in host memory (DLPack device {kind}); move it to the device first"
+            )
+        interface = cupy.from_dlpack(value).__cuda_array_interface__
+    if interface is None:
         raise InvalidRequest(
             f"{name} is {shown(value)}, which is neither an array in device memory nor a number; "
             "pass a struct as a NumPy array of one element"
         )
-    if found.torch_device not in (None, device):
-        raise InvalidRequest(
-            f"{name} is on device {found.torch_device}, and the current one is {device}; launch in "
-            f"`with cupy.cuda.Device({found.torch_device}):`"
-        )
-    return found.pointer.to_bytes(_POINTER_BYTES, "little")
+    return int(interface["data"][0]).to_bytes(_POINTER_BYTES, "little")
 
 
 def _misfit(value: Any, data: bytes, size: int) -> str:

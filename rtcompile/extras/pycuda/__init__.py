@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -190,9 +190,8 @@ class Function:
         grid: tuple[int, ...] = (1, 1),
         stream: Any = None,
         shared: int = 0,
-        time_kernel: bool = False,
-    ) -> float | None:
-        """Launch the kernel; with `time_kernel` return its seconds.
+    ) -> None:
+        """Launch the kernel.
 
         Parameters
         ----------
@@ -220,11 +219,10 @@ class Function:
                 for each in copied
             }
             values = [copies.get(id(each), each) for each in args]
-            seconds = self._launch(grid, block, values, stream, shared, timed=time_kernel)
+            self._kernel.launch(grid, block, values, shared_mem=shared, stream=stream)
             for each in copied:
                 if isinstance(each, Out):
                     each.array[...] = copies[id(each)].get()
-        return seconds() if seconds else None
 
     def prepare(self, arg_types: Sequence[Any]) -> Function:
         """Set the types for prepared calls: `struct` codes such as ``"PPif"``, or dtypes; other elements are pointers."""
@@ -240,33 +238,18 @@ class Function:
     @public
     def prepared_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> None:
         """Launch with arguments of the types that `prepare` was given."""
-        self._launch(grid, block, self._prepared(args), None, shared_size)
+        self.prepared_async_call(grid, block, None, *args, shared_size=shared_size)
 
     @public
     def prepared_async_call(
         self, grid: Any, block: Any, stream: Any, *args: Any, shared_size: int = 0
     ) -> None:
         """Launch on a stream of any library, or on the current one for None."""
-        self._launch(grid, block, self._prepared(args), stream, shared_size)
-
-    @public
-    def prepared_timed_call(
-        self, grid: Any, block: Any, *args: Any, shared_size: int = 0
-    ) -> Callable[[], float]:
-        """Launch, and return a function that waits for the kernel and returns its seconds."""
-        timed = self._launch(grid, block, self._prepared(args), None, shared_size, timed=True)
-        assert timed is not None
-        return timed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kernel, name.lower())
-
-    def _prepared(self, args: tuple[Any, ...]) -> list[Any]:
         if len(args) != len(self._types):
             raise InvalidRequest(
                 f"prepare() was given {len(self._types)} types, and this call has {len(args)} arguments"
             )
-        return [
+        values = [
             value
             if kind == _POINTER
             else np.asarray(value, kind)
@@ -274,31 +257,10 @@ class Function:
             else kind.type(value)
             for value, kind in zip(args, self._types, strict=True)
         ]
+        self._kernel.launch(grid, block, values, shared_mem=shared_size, stream=stream)
 
-    def _launch(
-        self,
-        grid: Any,
-        block: Any,
-        values: Sequence[Any],
-        stream: Any,
-        shared: int,
-        timed: bool = False,
-    ) -> Callable[[], float] | None:
-        if not timed:
-            self._kernel.launch(grid, block, values, shared_mem=shared, stream=stream)
-            return None
-        from cupy.cuda import Event, get_current_stream, get_elapsed_time
-
-        start, end, stream = Event(), Event(), stream or get_current_stream()
-        start.record(stream)
-        self._kernel.launch(grid, block, values, shared_mem=shared, stream=stream)
-        end.record(stream)
-
-        def seconds() -> float:
-            end.synchronize()
-            return float(get_elapsed_time(start, end)) / 1000
-
-        return seconds
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name.lower())
 
 
 def _extern_c(source: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -111,14 +111,6 @@ def occupancy(limits: DeviceLimits, *, block: int, registers: int, shared: int) 
     blocks = min(fits.values())
     limited_by = tuple(name for name, most in fits.items() if most == blocks)
     return Occupancy(block, blocks, blocks * warps / limits.warps, limited_by)
-
-
-def best_occupancy(
-    limits: DeviceLimits, *, blocks: Iterable[int], registers: int, shared: int
-) -> Occupancy:
-    """Return the occupancy of the largest of these blocks that has the highest one."""
-    found = [occupancy(limits, block=block, registers=registers, shared=shared) for block in blocks]
-    return max(found, key=lambda one: (one.block * one.blocks, one.block))
 
 
 def _round_up(number: int, unit: int) -> int:
@@ -242,12 +234,12 @@ class Report:
                 continue
             at_block = None
             if limits is not None:
-                at_block = best_occupancy(
-                    limits,
-                    blocks=_possible_blocks(found) if block is None else [block],
-                    registers=found.registers,
-                    shared=found.shared_bytes + dynamic_shared,
+                shared = found.shared_bytes + dynamic_shared
+                at_blocks = (
+                    occupancy(limits, block=threads, registers=found.registers, shared=shared)
+                    for threads in (_possible_blocks(found) if block is None else [block])
                 )
+                at_block = max(at_blocks, key=lambda one: (one.block * one.blocks, one.block))
             known = spills.get(found.symbol)
             kernels.append(replace(found, name=name, spills=known, occupancy=at_block))
         if kernel is not None and not kernels:
@@ -322,16 +314,12 @@ _LARGE_PARAMETER = 0x45  # kernels with more than 4 KB of parameters
 def kernels_of(code: bytes) -> tuple[Arch, list[KernelReport]]:
     """Return a cubin's architecture and kernels; raise ValueError if `code` is not one, or is truncated."""
     elf = Elf(code)
-    return elf.arch(), list(_kernels(elf))
-
-
-def _kernels(elf: Elf) -> Iterator[KernelReport]:
+    arch, kernels = elf.arch(), []
     common: dict[tuple[int, int], int] = {}
     for attribute, value in _attributes(elf.section(".nv.info")):
         if len(value) == 8:
             symbol, number = struct.unpack("<II", value)
             common[symbol, attribute] = number
-    has_long_instructions = elf.arch().major >= 7
     entries = [(index, each.name) for index, each in enumerate(elf.symbols()) if each.is_kernel]
     for index, name in entries:
         parameters: list[tuple[int, int, int]] = []
@@ -351,22 +339,24 @@ def _kernels(elf: Elf) -> Iterator[KernelReport]:
                 max_threads = x * y * z
             elif attribute == _REQUIRED_THREADS and len(value) == 12:
                 required_threads = struct.unpack("<III", value)
-        yield KernelReport(
-            name=name,
-            symbol=name,
-            registers=common.get((index, _REGISTER_COUNT), 0),
-            stack_bytes=common.get((index, _MIN_STACK_SIZE), 0),
-            shared_bytes=elf.shared_bytes(name),
-            constant_bytes=elf.size(".nv.constant3"),
-            parameters=tuple((offset, size) for _, offset, size in sorted(parameters)),
-            parameter_bytes=parameter_bytes,
-            max_threads=max_threads,
-            required_threads=required_threads,
-            code_bytes=elf.size(f".text.{name}"),
-            instructions=_instructions(elf.section(f".text.{name}"))
-            if has_long_instructions
-            else None,
+        machine_code = elf.section(f".text.{name}")
+        kernels.append(
+            KernelReport(
+                name=name,
+                symbol=name,
+                registers=common.get((index, _REGISTER_COUNT), 0),
+                stack_bytes=common.get((index, _MIN_STACK_SIZE), 0),
+                shared_bytes=elf.shared_bytes(name),
+                constant_bytes=elf.size(".nv.constant3"),
+                parameters=tuple((offset, size) for _, offset, size in sorted(parameters)),
+                parameter_bytes=parameter_bytes,
+                max_threads=max_threads,
+                required_threads=required_threads,
+                code_bytes=len(machine_code),
+                instructions=_instructions(machine_code) if arch.major >= 7 else None,
+            )
         )
+    return arch, kernels
 
 
 def _instructions(code: bytes) -> int:
