@@ -226,7 +226,7 @@ def _run(
     try:
         with cancellation.over(ours) if cancellation else nullcontext():
             try:
-                _send_job(zygote, job, limits, theirs)
+                _send_job(zygote, job, limits, ours, theirs)
             except OSError as error:
                 _raise_limit(error.errno)
                 return None
@@ -270,16 +270,14 @@ def _raise_limit(number: int | None) -> None:
         raise limit
 
 
-def _send_job(zygote: ZygoteProcess, job: Job, limits: Limits, theirs: _socket.socket) -> None:
+def _send_job(
+    zygote: ZygoteProcess, job: Job, limits: Limits, ours: _socket.socket, theirs: _socket.socket
+) -> None:
     if not zygote.is_reachable():
         raise OSError("its socket was closed")
-    # In a memfd, so that many jobs fit into the socket of a zygote that hangs: their time limits hold.
-    arguments = system.packed(dict(job.arguments))
-    try:
-        how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
-        system.send(zygote.control, (job.function, *how), (theirs.fileno(), arguments))
-    finally:
-        os.close(arguments)
+    how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
+    system.send(ours, dict(job.arguments))
+    system.send(zygote.control, (job.function, *how), (theirs.fileno(),))
     process.close_theirs(theirs)  # otherwise the end of file would never arrive
 
 

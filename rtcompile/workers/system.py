@@ -7,10 +7,11 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
        │                        │ forks, per job
        └──── job socket ──── child: function(arguments) -> plain value
 
-On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits, one
-end of a new *job socket* and a memfd with the arguments, which only the child reads. The job socket returns ``RESULT`` and the value, or ``CRASH`` with the
-fields of `pool.Crash`; if it closes without a message, the zygote is gone. The caller cancels by closing its end.
-Messages are plain values, and no pickle.
+On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits and one
+end of a new *job socket*. The other end has sent the arguments, which a child reads and leaves there for another child
+that repeats the job. The job socket returns ``RESULT`` and the value, or ``CRASH`` with the fields of `pool.Crash`; if
+it closes without a message, the zygote is gone. The caller cancels by closing its end. Messages are plain values, and
+no pickle.
 
 The function runs in an empty working directory, which is its TMPDIR too, stdout on ``/dev/null`` and stderr in a memfd,
 as the leader of a process group, which is killed when the job ends.
@@ -69,16 +70,6 @@ def in_memfd(data: bytes) -> int:
     return descriptor
 
 
-def packed(value: Any) -> int:
-    """Return the descriptor of a new memfd that contains `value`."""
-    return in_memfd(marshal.dumps(value, _MARSHAL_VERSION))
-
-
-def unpacked(descriptor: int) -> Any:
-    """Return the value in a memfd made by `packed`, and close it."""
-    return marshal.loads(drain(descriptor))  # noqa: S302  # both ends are one user's processes
-
-
 def contents(descriptor: int) -> bytes:
     """Return the contents of a memfd so far."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
@@ -135,11 +126,15 @@ def send(
             os.close(descriptors[-1])
 
 
-def receive(socket: _socket.socket) -> tuple[Any, list[int]] | None:
+def receive(socket: _socket.socket, flags: int = 0) -> tuple[Any, list[int]] | None:
     """Receive one message and its descriptors; None at the end of file. Raise `NoMessage` for anything else."""
     space = _socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT_BYTES)
     most = _MESSAGE_BYTES + len(_MAGIC)
-    frame, ancillary, _, _ = socket.recvmsg(most, space, _socket.MSG_CMSG_CLOEXEC)
+    flags |= _socket.MSG_CMSG_CLOEXEC
+    try:
+        frame, ancillary, _, _ = socket.recvmsg(most, space, flags)
+    except ConnectionResetError:  # The other end was closed before it had read everything.
+        frame, ancillary, _, _ = socket.recvmsg(most, space, flags)
     descriptors = [
         int.from_bytes(data[i : i + _INT_BYTES], "little")
         for level, kind, data in ancillary

@@ -155,8 +155,7 @@ class Zygote:
             return False
         content, descriptors = message
         if descriptors:
-            socket, arguments = descriptors
-            self._start(Order(content, _socket.socket(fileno=socket), arguments))
+            self._start(Order(content, _socket.socket(fileno=descriptors[0])))
             return True
         self.loads = content
         try:
@@ -177,7 +176,7 @@ class Zygote:
             text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             kind = "load" if self.loads and self.scratch is not None else "start"
             report(order.socket, kind, getattr(error, "errno", 0), text)
-            order.close()
+            order.socket.close()
             return
         self.poller.register(order.socket.fileno(), 0)
         child.take(order)
@@ -204,9 +203,7 @@ class Zygote:
             os.close(lifeline)
             ours.close()
             self.control.close()
-            others = self.children.values()
-            orders = [each.order for each in others if each.order]
-            become(theirs, stderr, folder, name, zygote, held, (*others, *orders))
+            become(theirs, stderr, folder, name, zygote, held, self.children.values())
         os.close(held)
         theirs.close()
         try:
@@ -243,7 +240,7 @@ class Zygote:
                 self.poller.unregister(order.socket.fileno())
             except KeyError:
                 pass  # The caller had hung up.
-            order.close()
+            order.socket.close()
 
     def end(self) -> None:
         """Kill every child and remove every trace."""
@@ -288,15 +285,11 @@ _SECONDS = 30.0  # for all other children
 
 
 class Order:
-    """A caller's job: this end of its socket, and the descriptor of its arguments."""
+    """A caller's job, and this end of its socket."""
 
-    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket, arguments: int) -> None:
+    def __init__(self, fields: tuple[Any, ...], socket: _socket.socket) -> None:
         self.function, self.timeout, self.memory, self.reusable = fields
-        self.socket, self.arguments = socket, arguments
-
-    def close(self) -> None:
-        self.socket.close()
-        os.close(self.arguments)
+        self.socket = socket
 
 
 class Child:
@@ -327,8 +320,8 @@ class Child:
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
         self.memory = order.memory
         try:
-            descriptors = order.socket.fileno(), order.arguments
-            system.send(self.channel, (order.function, order.reusable), descriptors)
+            how = order.function, order.reusable
+            system.send(self.channel, how, (order.socket.fileno(),))
         except OSError:
             self.kill()  # It may have been killed while idle.
 
@@ -355,7 +348,9 @@ class Child:
         return os.waitpid(self.pid, 0)[1]
 
     def close(self) -> None:
-        """Close its descriptors."""
+        """Close its descriptors, and its job's."""
+        if self.order is not None:
+            self.order.socket.close()
         self.channel.close()
         os.close(self.lifeline)
         os.close(self.stderr)
@@ -368,15 +363,15 @@ def become(
     name: str,
     zygote: int,
     held: int,
-    copies: Iterable[Child | Order],
+    others: Iterable[Child],
 ) -> None:
     """Run jobs as the child, and exit. Never returns."""
     status = 1
     try:
         os.setpgid(0, 0)
         # Copies of other jobs' sockets and lifelines would keep these open while this child lives.
-        for copy in copies:
-            copy.close()
+        for other in others:
+            other.close()
         system.die_with_zygote(zygote, held)
         system.prefer_for_oom()
         os.dup2(stderr, 2)
@@ -399,13 +394,14 @@ def _serve(channel: _socket.socket) -> int:
             return RETRY  # The zygote may just have sent a job.
         if message is None:
             return 0  # The zygote ends.
-        (function, reusable), (number, arguments) = message
+        (function, reusable), [number] = message
         socket = _socket.socket(fileno=number)
         if served and not _as_new():
             return RETRY
         well = False
         try:
-            value = resolve(function)(system.unpacked(arguments))
+            arguments = system.receive(socket, _socket.MSG_PEEK)
+            value = resolve(function)(arguments and arguments[0])
             well = reusable and value.pop("well")
             if served and value.pop("doubtful"):
                 return RETRY

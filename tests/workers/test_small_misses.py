@@ -246,7 +246,7 @@ def test_a_child_that_is_about_to_be_killed_takes_no_further_job():
     channel, theirs = socket.socketpair()
     pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {}, setpgroup=0)
     child = Child(pid, channel, os.memfd_create("stderr"), "1", ours)
-    order = Order(("f", None, None, True), theirs, os.memfd_create("arguments"))
+    order = Order(("f", None, None, True), theirs)
     try:
         assert child.may_take(order)
         child.kill()
@@ -254,4 +254,4 @@ def test_a_child_that_is_about_to_be_killed_takes_no_further_job():
     finally:
         os.waitpid(pid, 0)
         child.close()
-        order.close()
+        theirs.close()
