@@ -123,11 +123,8 @@ def file_set(seen: Mapping[str, Any], search: Sequence[SearchDir], *, before: Fi
     found = _Dependencies(search, before)
     found.problem = seen["problem"]
     has_changed = False
-    for name, *stats, digest, mentioned, was_read in seen["opened"]:
+    for name, *stats, digest, mentioned in seen["opened"]:  # some only for a ``__has_include``
         path = os.fsdecode(name)
-        if not was_read:
-            found.is_there(path)
-            continue
         try:
             if not digest:
                 digest, mentioned = _digest(path, *stats)

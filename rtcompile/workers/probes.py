@@ -79,7 +79,6 @@ class _Observation:
         self.absent: dict[bytes, None] = {}
         self.folders: dict[bytes, None] = {}
         self.files: dict[bytes, None] = {}  # found, and not opened
-        self.positions: dict[bytes, list[int]] = {}  # copies of descriptors, which share the offset
         self.problem = ""
 
     def is_ours(self, path: bytes | None) -> bool:
@@ -96,7 +95,7 @@ class _Observation:
         """Return a descriptor for the compiler; None for anything except a regular file."""
         text = self.contents.get(path)
         if text is not None:
-            return self._kept(path, in_memfd(text))
+            return in_memfd(text)
         kind = os.stat(path).st_mode
         if stat.S_ISDIR(kind):
             self.folders[path] = None
@@ -126,26 +125,13 @@ class _Observation:
         known[5] = blake2b(data, digest_size=32).hexdigest()
         known[6] = mentions(data)
         self.contents[path] = data
-        return self._kept(path, in_memfd(data))
-
-    def _kept(self, path: bytes, descriptor: int) -> int:
-        """Keep a copy of the descriptor, whose shared offset shows whether the compiler read the file; return it."""
-        self.positions.setdefault(path, []).append(os.dup(descriptor))
-        return descriptor
-
-    def _was_read(self, path: bytes) -> bool:
-        """Return whether a file was read, and not only opened to test its existence."""
-        copies = self.positions.pop(path, [])
-        at = [os.lseek(copy, 0, os.SEEK_CUR) for copy in copies]
-        for copy in copies:
-            os.close(copy)
-        return any(at) or not copies or not self.contents[path]
+        return in_memfd(data)
 
     def reply(self) -> dict[str, Any]:
         """Return what was observed, as plain values."""
         return {
             "begun_ns": self.begun_ns,
-            "opened": [(path, *seen, self._was_read(path)) for path, seen in self.opened.items()],
+            "opened": [(path, *seen) for path, seen in self.opened.items()],
             "files": [*self.files],
             "folders": [*self.folders],
             "absent": [*self.absent],

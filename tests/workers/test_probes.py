@@ -77,10 +77,7 @@ def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(spelling, on
     assert "opt.h" in files.difference()
 
     files = files_of(source, one, library)
-    assert files.present == (f"{one}/opt.h",)
-    assert files.include_results == ("user0/opt.h",)
-    (one / "opt.h").write_text("another")
-    assert files.is_unchanged(), "it was not read"
+    assert [header.path for header in files.headers] == [f"{one}/opt.h"]
     (one / "opt.h").unlink()
     assert files.current() is None
 
@@ -250,9 +247,6 @@ def test_a_build_whose_files_changed_meanwhile_is_not_kept(tmp_path, at_the_end,
 
     at_the_end.append(lambda: DURING[change](folder))
     assert build().build.hit is None
-    if reads == "seen" and change.startswith("edited"):
-        assert build().build.hit == "disk", "what is in it does not matter"
-        return
     for undone in (False, True):
         if undone:  # the build would be right again, but was not kept
             shutil.rmtree(folder, ignore_errors=True)
