@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
-from rtcompile.toolkit.catalogue import OTHERS, PARTS, Part, command
+from rtcompile.toolkit.catalogue import PART, Part, command
 from rtcompile.toolkit.model import Toolchain, output_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def missing_header(
     name: str, toolchain: Toolchain | None = None, backend: str = "nvrtc"
 ) -> HeaderAdvice | None:
     """Return the package of the header `name`, and why it was not found; None if unknown."""
-    for part in (*PARTS, *OTHERS):
+    for part in PART.values():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in part.headers):
             why, step = _of_build(part, toolchain, backend) if toolchain else ("", "")
             what = part.what.partition(" (")[0]

@@ -1,4 +1,6 @@
-"""The parts of a toolkit, and their folders in each layout. Add a new wheel layout as one more key of these tables.
+"""The parts of a toolkit, which ``parts.ini`` lists, and their folders in each layout.
+
+Add a new wheel layout as one more key of `_FOLDERS`, and as a key of its parts.
 
 A *layout* is one way in which NVIDIA ships the same files: ``wheels13`` (everything under ``nvidia/cu13``),
 ``wheels12`` (one folder under ``nvidia`` per package), ``conda`` (never ``$CONDA_PREFIX/include``, which has the
@@ -8,6 +10,7 @@ library of NVRTC 13.3 and newer, without the runtime API and cuRAND.
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +32,6 @@ HOST_COMPILER_ENVIRONMENT = ("NVCC_CCBIN", "CUDAHOSTCXX")
 # The installers' default folders. `cuda` links to the administrator's choice, so it precedes the numbered folders.
 USUAL_ROOTS = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda")
 
-# The parts that are folders of headers, in search order.
-HEADER_PARTS = ("cudart", "crt", "cccl", "curand")
-
 # Folders of each kind of files, below a layout's root. `wheel` is the folder of a part's CUDA 12 wheel.
 _FOLDERS: Mapping[str, tuple[str, ...]] = {
     "wheels13": ("nvidia/cu13/{kind}",),
@@ -43,25 +43,22 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
 
 
 class Part(NamedTuple):
-    """One part of a toolkit, or another package that has headers."""
+    """One part of a toolkit, or another package that has headers: a section of ``parts.ini``, which says what each is."""
 
-    name: str  # its name here, and its label in the search path
-    what: str  # its name in messages
-    kind: str  # the folder of its files: "include", "lib", "bin"
-    markers: tuple[str, ...]  # files that identify it; the first that exists counts
-    # Its package in each layout of `_FOLDERS`; for ``toolkit``, its entry in ``version.json``.
-    packages: tuple[str, ...]
-    # Patterns of its headers, as of `fnmatch`.
-    headers: tuple[str, ...] = ()
-    # The header with the version, relative to the part's folder, and its macro.
-    states: tuple[str, str] | None = None
-    required: bool = False  # whether some kernels cannot be compiled without it
-    below: str = ""  # its own subfolder, if it has one
-    then: str = ""  # a further step after installing
+    name: str  # its label in the search path
+    what: str
+    kind: str
+    markers: tuple[str, ...]
+    packages: Mapping[str, str]  # by layout
+    headers: tuple[str, ...]
+    states: tuple[str, ...]
+    required: bool
+    below: str
+    then: str
 
     def package(self, layout: str) -> str:
         """Return its package in a layout, or ``""``."""
-        return dict(zip(_FOLDERS, self.packages, strict=False)).get(layout, "")
+        return self.packages.get(layout, "")
 
     def directories(self, layout: str, targets: Sequence[str]) -> Iterator[str]:
         """Yield its possible folders in a layout, below the root."""
@@ -76,118 +73,24 @@ class Part(NamedTuple):
                     yield folder.format_map(names) + below
 
 
-PARTS: tuple[Part, ...] = (
-    Part(
-        "nvrtc",
-        "NVRTC",
-        "lib",
-        ("libnvrtc.so.13", "libnvrtc.so.12"),
-        ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-nvrtc", "cuda_nvrtc"),
-        required=True,
-    ),
-    Part(
-        "cudart",
-        "CUDA runtime headers",
-        "include",
-        ("cuda_runtime_api.h", "math_constants.h"),
-        (
-            "nvidia-cuda-runtime",
-            "nvidia-cuda-runtime-cu12",
-            "cuda-cudart-dev",
-            "cuda_cudart",
-            "nvrtc",
-        ),
-        (
-            *("cooperative_groups*", "cuComplex.h", "cuda.h", "cuda_*", "cudart_platform.h"),
-            *("device_*", "driver_types.h", "library_types.h", "math_constants.h", "mma.h"),
-            *("sm_*", "surface_*", "texture_*", "vector_*"),
-        ),
-        ("cuda_runtime_api.h", "CUDART_VERSION"),
-        required=True,
-    ),
-    Part(
-        "crt",
-        "crt headers (mma.h, cuda_runtime.h need them)",
-        "include",
-        ("crt/mma.h",),
-        ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12", "cuda-crt", "cuda_nvcc", "nvrtc"),
-        ("crt/*",),
-        required=True,
-    ),
-    Part(
-        "cccl",
-        "CCCL headers (cuda/std, cub, thrust; the std shims need them)",
-        "include",
-        ("cuda/std/version",),
-        ("nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12", "cuda-cccl", "cuda_cccl", "nvrtc"),
-        ("cuda/*", "cub/*", "thrust/*", "nv/target", "cccl/*"),
-        ("cuda/std/__cccl/version.h", "CCCL_VERSION"),
-        required=True,
-        below="cccl",
-    ),
-    Part(
-        "curand",
-        "cuRAND headers",
-        "include",
-        ("curand_kernel.h",),
-        ("nvidia-curand", "nvidia-curand-cu12", "libcurand-dev", "libcurand"),
-        ("curand*",),
-    ),
-    Part(
-        "nvjitlink",
-        "nvJitLink",
-        "lib",
-        ("libnvJitLink.so.13", "libnvJitLink.so.12"),
-        ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12", "libnvjitlink", "libnvjitlink"),
-        ("nvJitLink.h",),
-    ),
-    Part(
-        "cudadevrt",
-        "the device runtime (libcudadevrt.a)",
-        "lib",
-        ("libcudadevrt.a",),
-        ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "cuda-cudart-static", "cuda_cudart"),
-    ),
-    Part(  # No wheel of CUDA 12 has this part or the next one.
-        "nvcc",
-        "nvcc",
-        "bin",
-        ("nvcc",),
-        ("nvidia-cuda-nvcc", "", "cuda-nvcc", "cuda_nvcc"),
-    ),
-    Part(
-        "nvvm",
-        "NVVM (cicc, which nvcc runs)",
-        "nvvm/bin",
-        ("cicc",),
-        ("nvidia-nvvm", "", "cuda-nvvm-tools", "nvvm"),
-    ),
-)
+def _parts() -> Iterator[Part]:
+    parser = configparser.RawConfigParser()
+    parser.read(os.path.join(os.path.dirname(__file__), "parts.ini"), encoding="utf-8")
+    for name in parser.sections():
+        row = parser[name]
+        markers, headers, states = (
+            tuple(row.get(each, "").split()) for each in ("markers", "headers", "states")
+        )
+        packages = {layout: row[layout] for layout in _FOLDERS if layout in row}
+        is_required = row.getboolean("required", False)
+        more = states, is_required, row.get("below", ""), row.get("then", "")
+        yield Part(name, row["what"], row["kind"], markers, packages, headers, *more)
 
-PART: Mapping[str, Part] = {part.name: part for part in PARTS}
 
-# Packages outside the toolkit whose headers are known by name.
-OTHERS = (
-    Part(
-        "nvtx",
-        "NVTX headers",
-        "include",
-        (),
-        ("nvidia-nvtx", "nvidia-nvtx-cu12", "cuda-nvtx-dev"),
-        ("nvtx3/*",),
-    ),
-    Part("cutlass", "CUTLASS", "include", (), ("nvidia-cutlass",) * 2, ("cute/*", "cutlass/*")),
-    Part("cupy", "CuPy", "include", (), ("cupy-cuda13x", "cupy-cuda12x", "cupy"), ("cupy/*",)),
-    Part(
-        "mathdx",
-        "MathDx",
-        "include",
-        (),
-        ("nvidia-mathdx",) * 2,
-        ("cublasdx*", "cufftdx*", "curanddx*", "cusolverdx*"),
-        then="add -I of its nvidia/mathdx/include",
-    ),
-)
+PART: Mapping[str, Part] = {part.name: part for part in _parts()}
+# The parts of a toolkit itself.
+PARTS = tuple(part for part in PART.values() if part.markers)
+HEADER_PARTS = tuple(part.name for part in PARTS if part.kind == "include")
 
 # The layouts of wheels, the preferred first, and the CUDA major version that each is for.
 WHEELS = {"wheels13": 13, "wheels12": 12}
@@ -265,7 +168,7 @@ def of_part(part: Part, directory: str, path: str, package: str) -> str:
     # The package's version has more digits ("12.9.86" instead of 12.9). But upgrades can leave old metadata behind,
     # and some packages have other numbers than CUDA (`nvidia-cuda-cccl` 13.3.5.0 is CUDA 13.5's). So if the two
     # differ in major.minor, the file's version is returned.
-    if part.states is not None:
+    if part.states:
         header, macro = part.states
         stated = _of_macro(macro, _macro(os.path.join(directory, header), macro))
     else:
