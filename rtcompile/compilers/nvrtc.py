@@ -19,7 +19,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.workers import pool, process
 
 if TYPE_CHECKING:
-    from rtcompile.compilers.pch import Precompiled, Prefix
+    from rtcompile.compilers.pch import Prefix, PrefixRecord
     from rtcompile.toolkit.model import Library
 
 # The first NVRTC with an option for the names of internal symbols; older ones use the process id.
@@ -71,7 +71,7 @@ def compile(
         return _run(unit, library, limits, search, meanwhile)[0]
 
     with prefix.wanted(limits.timeout):
-        outcome, header = _run(unit, library, limits, search, meanwhile, prefix.find)
+        outcome, header = _run(unit, library, limits, search, meanwhile, prefix)
         if not _trust_result(outcome, unit, header):
             outcome, _ = _run(unit, library, limits, search, meanwhile)
             if isinstance(outcome, Compiled):
@@ -138,28 +138,28 @@ def _run(
     limits: Limits,
     search: Sequence[SearchDir],
     meanwhile: Callable[[], object] | None = None,
-    find: Callable[[], Precompiled | None] = lambda: None,
+    prefix: Prefix | None = None,
     *,
     create: str = "",
     aside: bool = False,
-) -> tuple[Compiled | CompileFailure, Precompiled | None]:
-    """Compile once with the precompiled header that `find` returns, or create one; return the outcome and the header."""
+) -> tuple[Compiled | CompileFailure, PrefixRecord | None]:
+    """Compile once with the precompiled header of a prefix, or create one; return the outcome and the header."""
     options = unit.flags + _own_options(unit, library)
     reusable = is_forgotten(unit.flags) and not create
     minimal = library.version_pair >= _FIRST_COMPARED and needs_no_declarations(
         unit.source, unit.flags, unit.target
     )
-    header: Precompiled | None = None
+    header: PrefixRecord | None = None
 
     def job() -> pool.Job:
         # Look for the header now, since it may have been made while the job was queued.
         nonlocal header
-        header = find()
+        header = prefix.find() if prefix else None
         arguments = {
             **observed.job_fields(unit, options, search),
             "minimal": minimal,
             "reusable": reusable,
-            "pch": os.fsencode(header.path) if header is not None else b"",
+            "pch": os.fsencode(prefix.path) if prefix and header else b"",
             "create_pch": os.fsencode(create),
             "yields": aside,
         }
@@ -225,7 +225,7 @@ def _outcome(
     unit: TranslationUnit,
     result: pool.JobResult,
     options: tuple[str, ...],
-    header: Precompiled | None,
+    header: PrefixRecord | None,
     search: Sequence[SearchDir],
 ) -> Compiled | CompileFailure:
     reply = result.value
@@ -280,7 +280,7 @@ def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> flo
 def _trust_result(
     outcome: Compiled | CompileFailure,
     unit: TranslationUnit,
-    header: Precompiled | None,
+    header: PrefixRecord | None,
 ) -> bool:
     """Return False if a precompiled header was not used after all, or may have caused the failure."""
     if header is None:
@@ -302,7 +302,7 @@ def _death(
     library: Library,
     options: tuple[str, ...],
     limits: Limits,
-    header: Precompiled | None = None,
+    header: PrefixRecord | None = None,
 ) -> CompileFailure:
     """Return the failure, with NVRTC's stderr: the headers it read, and its last message."""
     if death.kind == "load":

@@ -99,6 +99,11 @@ class PrefixRecord(NamedTuple):
     failures: int = 0  # attempts to make one, or to use it, that failed
     seconds: float = UNKNOWN  # the shortest time in which a build read its source
 
+    @property
+    def trace(self) -> tuple[str, ...]:
+        """The headers in it."""
+        return tuple([header.path for header in self.dependencies.headers])
+
     @classmethod
     def read(cls, cache_dir: str, key: str) -> PrefixRecord:
         """Return the record of a prefix; an empty one if it is missing or damaged."""
@@ -150,22 +155,10 @@ def has_private_folder(cache_dir: str) -> bool:
 # --- Uses and makes precompiled headers --------------------------------------------------------------
 
 
-class Precompiled(NamedTuple):
-    """A current precompiled header, and the state of its files when it was looked for."""
-
-    path: str
-    dependencies: FileSet
-
-    @property
-    def trace(self) -> tuple[str, ...]:
-        """The headers in it."""
-        return tuple([header.path for header in self.dependencies.headers])
-
-
 # It is for the tables below, and one thread at a time checks that a header is current: the others of its batch use the
 # result. Sixteen threads that check 392 files each take 150 ms, and spend 145 of them on handing over the GIL.
 _lock = forks.lock()
-_found: dict[str, tuple[float, Precompiled]] = {}  # by key, with the time it was looked for
+_found: dict[str, tuple[float, PrefixRecord]] = {}  # by key, with the time it was looked for
 # The times at which builds and threads of this process began to make a header, by its key.
 _making: dict[str, float] = {}
 _ahead: Counter[str] = Counter()  # how many builds did not wait for it
@@ -199,9 +192,8 @@ class Prefix:
         )
         self._cache_dir = cache_dir
         self.make = make
-        folder = f"{self._cache_dir}/pch"
-        self._path = f"{folder}/{self.key}.pch"
-        self._record = f"{folder}/{self.key}.record"
+        self.path = f"{cache_dir}/pch/{self.key}.pch"
+        self._record = f"{cache_dir}/pch/{self.key}.record"
         self._began = time.monotonic()
         self._began_ns = file_clock_ns()
 
@@ -219,8 +211,8 @@ class Prefix:
             self._wait()
             yield
 
-    def find(self) -> Precompiled | None:
-        """Return the header if there is one and nothing in it has changed since this build began."""
+    def find(self) -> PrefixRecord | None:
+        """Return the record if there is a header and nothing in it has changed since this build began."""
         with _lock:
             looked, header = _found.get(self.key, (0.0, None))
             now = time.monotonic()
@@ -230,19 +222,20 @@ class Prefix:
                     _found[self.key] = now, header
             return header
 
-    def _look(self) -> Precompiled | None:
+    def _look(self) -> PrefixRecord | None:
         record = self._known()
         if not record.image or not has_private_folder(self._cache_dir):
             return None
         now = record.dependencies.current()
-        if now is None or record.image != image(self._path):
+        if now is None or record.image != image(self.path):
             self._drop()
             return None
         if now is not record.dependencies:  # touched or moved
-            record._replace(dependencies=now).write(self._cache_dir, self.key)
+            record = record._replace(dependencies=now)
+            record.write(self._cache_dir, self.key)
         sealed.note_use(self._record)
         _bets.pop(self.key, None)
-        return Precompiled(self._path, now)
+        return record
 
     def _known(self) -> PrefixRecord:
         return PrefixRecord.read(self._cache_dir, self.key)
@@ -350,10 +343,10 @@ class Prefix:
             return False
         cache = Folder(self._cache_dir)
         inventory.sweep(cache)
-        os.rename(temporary, self._path)
-        record = record._replace(image=image(self._path), dependencies=dependencies)
+        os.rename(temporary, self.path)
+        record = record._replace(image=image(self.path), dependencies=dependencies)
         if not record.write(self._cache_dir, self.key):
-            sealed.discard(self._path)
+            sealed.discard(self.path)
             return False
         inventory.evict(cache, Settings.from_environ().cache_size)
         return True
@@ -367,7 +360,7 @@ class Prefix:
 
     def _drop(self) -> None:
         _found.pop(self.key, None)
-        sealed.discard(self._path)
+        sealed.discard(self.path)
         sealed.discard(self._record)
 
     def _wait(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rtcompile.compilers import pch
 from rtcompile.request.units import CompileFailure
 from rtcompile.workers import pool
-from tests.compilers.test_pch import EXPENSIVE, KERNEL, assert_same, builder, used
+from tests.compilers.test_pch import EXPENSIVE, KERNEL, assert_same, builder, taking, used
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -20,8 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a core be idle."""
+    """Let a core be idle, and reading a header take a second, on any machine."""
     monkeypatch.setattr(pool, "idle", lambda: 1)
+    monkeypatch.setattr(pch.Prefix, "MAX_SECONDS", 600.0)  # other processes precede such a job
+    taking(monkeypatch, 1.0)
     monkeypatch.setattr(pch, "_bets", {})
     yield
     finish()
@@ -83,6 +85,7 @@ def test_after_a_program_that_ended_meanwhile_the_next_build_creates_it(builder,
         from pathlib import Path
         from tests.compilers.test_pch import *
         pool.idle = lambda: 1
+        taking(pytest.MonkeyPatch(), 1.0)
         precompiled._SOON = 0.4
         Builder(Path({str(builder.cache)!r}), Path({str(builder.user)!r})).compiled(EXPENSIVE + KERNEL)
     """
