@@ -223,7 +223,7 @@ def test_a_shell_limit_is_an_error_that_names_it_and_the_fix(limits, message):
             sys.dont_write_bytecode = True
             api.compile("__global__ void first() {{}}", arch="sm_80")
             {limits}
-            source = "__global__ void k() {{}}"
+            source = "__global__ void k() {{}}" + " " * (1 << 15)  # too long for a message
             request = rtcompile.CompileRequest(source, arch="sm_80")
             for build in (
                 lambda: api.compile(source, arch="sm_80"),
