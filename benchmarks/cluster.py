@@ -67,7 +67,7 @@ from tests import nodes
 def print_waited():
     from rtcompile.extras.cluster.stores import current
     stores = current()
-    print(0.0 if stores is None else stores.levels[0].ledger.waited)
+    print(0.0 if stores is None else stores.levels[0].counts["seconds_waited"])
 
 
 warnings.simplefilter("ignore")

@@ -260,17 +260,20 @@ def false_leases(count: int = 4) -> dict[str, object]:
             holder = subprocess.Popen([sys.executable, "-c", HOLDING, given], env=environ)
             try:
                 stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-                store, store_key = stores.levels[0].store, stores.envelope.store_key
+                store, envelope = stores.levels[0].store, stores.levels[0].envelope
+                store_key = envelope.store_key
                 while len(held := listed(server.address, store_key("lease", ""))) < count:
                     time.sleep(0.05)
                 holder.send_signal(signal.SIGSTOP)
                 for key in held:
                     data = store.get(store_key("lease", key))
                     if way == "forged":
-                        fields = stores.envelope.open("lease", key, data)
+                        fields = envelope.open("lease", key, data)
                         store.put(store_key("lease", key), Envelope().seal("lease", key, fields))
                     elif way == "no lease":
-                        store.replace(store_key("lease", key), data, None, 1.0)  # type: ignore[attr-defined]
+                        redis.Redis.from_url(server.address).delete(
+                            f"rtcompile:{store_key('lease', key)}"
+                        )
                 node = nodes.environment(Path(name), "node", server.address)
                 found[way] = run(WAITING, given, node)
             finally:
@@ -325,7 +328,7 @@ def ends() -> dict[str, object]:
             subprocess.run(command, env=environ, check=False)
             ended = time.monotonic()
             stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-            store_key = stores.envelope.store_key
+            store_key = stores.levels[0].envelope.store_key
             while listed(server.address, store_key("lease", "")):
                 time.sleep(0.005)
             seconds = time.monotonic() - ended

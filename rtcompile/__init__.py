@@ -57,7 +57,7 @@ _RESULTS = {
     "request.object_code": "BuildInfo",
     "store.shared": "SharedStore",
 }
-_STORES = "rtcompile.extras.cluster.stores:current"  # see `store.shared.sharing`
+_SHARING = "rtcompile.extras.cluster.pages:sharing"  # see `store.shared.sharing`
 _EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
 _HOME = {
     name: module

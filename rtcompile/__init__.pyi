@@ -41,7 +41,7 @@ from rtcompile.request.values import Arch as Arch
 __version__: str
 
 _HOME: dict[str, str]
-_STORES: str
+_SHARING: str
 _EXECUTORS: str
 _TYPES: frozenset[str]
 

@@ -119,10 +119,10 @@ def compile_many(
         None shows a line if stderr is a terminal or a notebook, True also prints lines elsewhere, False shows
         nothing. A callable is called with the number done, the total, and an `ObjectCode` or an error.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
-        Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, of Ray
-        (`rtcompile.extras.cluster.ray.RayExecutor`), or of any other executor. Each compiles with its own
-        settings, for the device of the caller, or for its own where the caller has none. What the
-        requests name (``-I`` directories, files to link) has to be there as well.
+        Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, or of any other
+        executor. Each compiles with its own settings, for the device of the caller, or for its own where
+        the caller has none. What the requests name (``-I`` directories, files to link) has to be there as
+        well.
     errors : {"raise", "return"}
         Whether to raise one `BatchError` after all builds, or to return errors in the list.
     fallback, pch, timeout, memory_limit

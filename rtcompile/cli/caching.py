@@ -1,21 +1,17 @@
-"""``rtcompile cache``: the cache's contents, builds and keys of shared stores, and why a build is missing."""
+"""``rtcompile cache``: the cache's contents, what shared stores cost and saved, and why a build is missing."""
 
 from __future__ import annotations
 
-import os
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rtcompile import cache
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.cluster import entries
 from rtcompile.extras.resources import Report
-from rtcompile.files import sealed
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.store import Store
@@ -119,41 +115,6 @@ def _show(given: Namespace, _: Store) -> _Result:
     return fields, "\n".join(lines)
 
 
-# --- Keys, counts and entries ------------------------------------------------------------------------
-
-
-def _key(given: Namespace, _: Store) -> _Result:
-    path = os.path.expanduser(given.path or os.environ.get("RTCOMPILE_REMOTE_KEY_FILE", ""))
-    if not path:
-        raise InvalidRequest("which file? Give one, or set RTCOMPILE_REMOTE_KEY_FILE")
-    is_new = given.what == "new"
-    if not is_new:
-        keys = entries.read_keys(path)
-        given.pair = given.pair or keys[0].kind == "ed25519"
-    if given.what != "show":
-        private, public = entries.new_key(pair=given.pair)
-        for name, text, mode in ((path, private, 0o600), (f"{path}.pub", public, 0o644)):
-            if text and is_new and os.path.lexists(name):
-                raise InvalidRequest(
-                    f"{name} exists; `rtcompile cache key rotate` replaces its key"
-                )
-            if text:
-                before = Path(name).read_bytes() if os.path.exists(name) else b""
-                sealed.publish(name, text + before, mode=mode)
-        keys = entries.read_keys(path)
-    lines, shown = [f"{path}:"], []
-    for key in keys:
-        does = key is keys[0] and key.sign is not None
-        shown.append({"kind": key.kind, "fingerprint": key.fingerprint, "signs": does})
-        lines.append(f"  {key.fingerprint} {key.kind}, {'signs' if does else 'reads'}")
-    if given.what == "rotate":
-        lines.append(
-            "Copy it to all nodes. Nodes that do not have the new key yet miss what it signed; once all "
-            "entries of the old key are gone (RTCOMPILE_REMOTE_TTL), remove its line."
-        )
-    return {"file": path, "keys": shown}, "\n".join(lines)
-
-
 def _fields(entry: inventory.Entry) -> dict[str, Any]:
     return {
         "key": entry.key,
@@ -222,5 +183,4 @@ _ACTIONS = {
     "prune": _prune,
     "clear": _clear,
     "verify": _verify,
-    "key": _key,
 }

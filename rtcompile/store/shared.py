@@ -84,20 +84,17 @@ class SharedStore(Protocol):
 class LeasingStore(SharedStore, Protocol):
     """A store with leases, with which one node builds while the others wait for its result."""
 
-    def create(self, key: str, data: bytes, seconds: float) -> bool:
-        """Store `data` if `key` is absent, and return whether it was; it may expire after `seconds`."""
-
-    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
-        """Replace `before` under `key` by `data` (None removes it); return whether it was there."""
+    def create(self, key: str, data: bytes) -> bool:
+        """Store `data` if `key` is absent, and return whether it was; it may expire after five seconds."""
 
 
 def sharing(inputs: KeyInputs, store: Store) -> Any:
     """Return the build in the stores of RTCOMPILE_REMOTE; None if it cannot be shared, or no store can be used."""
     # It has `find()` and `build(compile, seconds, waits)`.
-    from rtcompile import _STORES
+    from rtcompile import _SHARING
 
-    stores = EntryPoint("stores", _STORES, "").load()() if key.may_travel(inputs) else None
-    return stores and stores.sharing(inputs, store)
+    found = EntryPoint("sharing", _SHARING, "")
+    return found.load()(inputs, store) if key.may_travel(inputs) else None
 
 
 def count(counts: Mapping[str, float]) -> None:

@@ -128,7 +128,7 @@ def test_no_node_waits_for_a_build_that_is_not_shared(on, tmp_path):
             build("__global__ void k() { nothing(); }")
         assert current().flush(10.0)
     (lease,) = (tmp_path / "shared").glob("*/lease/*")
-    fields = current().envelope.open("lease", lease.name, lease.read_bytes())
+    fields = current().levels[0].envelope.open("lease", lease.name, lease.read_bytes())
     assert json.loads(fields)["abandoned"]
 
 

@@ -156,11 +156,3 @@ def test_anything_that_has_submit_is_an_executor():
 def test_an_object_without_submit_is_rejected(given):
     with pytest.raises(InvalidRequest, match="executor must have submit"):
         compile_many([request()], executor=given)
-
-
-def test_a_missing_ray_names_the_package(monkeypatch):
-    from rtcompile.extras.cluster.ray import RayExecutor
-
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(InvalidRequest, match="pip install ray"):
-        RayExecutor()

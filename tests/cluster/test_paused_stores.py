@@ -17,7 +17,7 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import RtcompileWarning
 from rtcompile.extras.cluster import level as module
 from rtcompile.extras.cluster import stores as of_process
-from rtcompile.extras.cluster.entries import RemoteSettings
+from rtcompile.extras.cluster.entries import Envelope, RemoteSettings
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.stores import Lease, Stores
 from rtcompile.store.shared import BadEntryError, StoreError
@@ -58,7 +58,7 @@ class Clock:
 def stores_with(**acts: Callable[..., object]) -> tuple[Stores, Level, Scripted]:
     stores = Stores(RemoteSettings(("file:///none",), unsigned=True))
     scripted = Scripted(**acts)
-    stores.levels[0] = Level(scripted, Clock())  # type: ignore[arg-type]
+    stores.levels[0] = Level(scripted, Envelope(), Clock())  # type: ignore[arg-type]
     return stores, stores.levels[0], scripted
 
 
@@ -95,9 +95,9 @@ def fleet_of(
         clock.now += latency
         return b"code"
 
-    queried, fetched = Level(Scripted(get=get), clock), 0  # type: ignore[arg-type]
+    queried, fetched = Level(Scripted(get=get), Envelope(), clock), 0  # type: ignore[arg-type]
     for latency in latencies:
-        if queried.get("manifest/k") is not None and there:
+        if queried.send(lambda: queried.store.get("manifest/k")) is not None and there:
             fetched += 1
             queried.hit(compiled * 1e3, latency)
         else:
@@ -126,14 +126,15 @@ def test_a_store_that_costs_more_than_it_saves_is_paused_with_one_warning(there)
     ) as warned:
         _, queried = fleet_of([0.5] * 500, compiled=0.018, there=there)
     assert len(warned) == 1
-    assert queried.waited <= 1.5 + queried.spared + 1.0 * queried.pauses
-    assert 2 <= queried.pauses < 6
+    counts = queried.counts
+    assert counts["seconds_waited"] <= 1.5 + counts["seconds_spared"] + 1.0 * counts["pauses"]
+    assert 2 <= counts["pauses"] < 6
 
 
 def test_a_warning_has_one_full_stop_after_the_store_s_own_text():
     queried = stores_with(get=raises(StoreError("it failed.")))[1]
     with pytest.warns(RtcompileWarning, match=r"it failed\. [^.]"):
-        queried.get("object/k")
+        queried.get("object", "k")
 
 
 def join(queried: Level) -> None:
@@ -160,44 +161,45 @@ def test_waiting_for_a_processor_does_not_make_a_store_seem_slow(monkeypatch):
         time.sleep(0.1)
         return False
 
-    stores, queried, _ = stores_with(get=lambda _: replied.wait(LONG) and None)
+    _, queried, _ = stores_with(get=lambda _: replied.wait(LONG) and None)
     monkeypatch.setattr(module, "FIRST_SECONDS", 0.25)  # five ticks are half of it
     monkeypatch.setattr(threading.Event, "wait", late_wait)
-    assert stores.get("object", "k") is None
-    assert (queried.pauses, queried.counts["failures"]) == (0, 0)
+    assert queried.get("object", "k") is None
+    assert (queried.counts["pauses"], queried.counts["failures"]) == (0, 0)
 
 
 def test_a_store_that_stops_responding_costs_one_wait_and_is_used_again_later(monkeypatch, silence):
     """No build waits for the probes after 1, 2, 4, … seconds, at most a minute."""
-    stores, queried, scripted = stores_with(get=lambda _: None)
+    _, queried, scripted = stores_with(get=lambda _: None)
     clock = queried._clock
-    stores.get("object", "k")
+    queried.get("object", "k")
     scripted._acts["get"] = silence
     monkeypatch.setattr(module, "REPLY_SECONDS", 0.1)
     monkeypatch.setattr(module, "FIRST_SECONDS", 0.1)
     begin = time.monotonic()
     with pytest.warns(RtcompileWarning, match=r"paused for 1 s: no reply in 0\.1 s"):
-        stores.get("object", "k")
+        queried.get("object", "k")
     assert time.monotonic() - begin < 30.0
-    lost = queried.waited
+    lost = queried.counts["seconds_waited"]
     probed_at = []
     for second in range(1, 200):
         clock.now = 1000.0 + second
         count = len(scripted.calls)
-        assert stores.get("object", "k") is None
+        assert queried.get("object", "k") is None
         join(queried)
         if len(scripted.calls) > count:
             probed_at.append(second)
     assert probed_at == [1, 3, 7, 15, 31, 63, 123, 183]
-    assert queried.waited == lost
-    scripted._acts["get"] = lambda _: b"again"
+    assert queried.counts["seconds_waited"] == lost
+    sealed = Envelope().seal("object", "k", b"again")
+    scripted._acts["get"] = lambda _: sealed
     clock.now += 60.0
-    queried.get("object/k")
+    queried.get("object", "k")
     join(queried)
-    assert queried.get("object/k") == b"again"
+    assert queried.get("object", "k") == b"again"
     queried.hit(1000.0, 0.1)
     scripted._acts["get"] = fails_late(0.0)
-    queried.get("object/k")
+    queried.get("object", "k")
     assert queried._resumes_at == clock.now + 1, "a hit that saves time begins anew"
 
 
@@ -205,9 +207,9 @@ def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_LOG", "info")
     _, queried, _ = stores_with(get=fails_late(0.0))
     with pytest.warns(RtcompileWarning) as warned:
-        queried.get("object/k")
+        queried.get("object", "k")
     queried._clock.now += 1.0
-    queried.get("object/k")
+    queried.get("object", "k")
     join(queried)
     lines = [line for line in capsys.readouterr().err.splitlines() if "is paused" in line]
     assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
@@ -232,25 +234,25 @@ def raises(error: Exception) -> Callable[..., None]:
     ],
 )
 def test_a_reply_that_is_no_entry_is_a_miss_and_a_bad_one_pauses_no_store(get, message, pauses):
-    stores, queried, scripted = stores_with(get=get)
+    _, queried, scripted = stores_with(get=get)
     with pytest.warns(RtcompileWarning, match=message):
-        assert [stores.get("object", key) for key in "kl"] == [None, None]
+        assert [queried.get("object", key) for key in "kl"] == [None, None]
     assert queried.is_silent is pauses
     assert pauses or (scripted.calls, queried.counts["refused"]) == (["get"] * 2, 2)
 
 
 def test_returning_a_lease_is_tried_only_once(monkeypatch):
     stores, queried, scripted = stores_with(
-        create=lambda *_: True, replace=fails_late(module.REPLY_SECONDS)
+        create=lambda *_: True, put=fails_late(module.REPLY_SECONDS)
     )
-    leases = [stores.leases.take(stores.levels, str(n), lambda: None) for n in range(3)]
+    leases = [stores.leases.take(queried, str(n), lambda: None) for n in range(3)]
     queried._clock = time.monotonic
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for lease in leases:
             assert isinstance(lease, Lease)
             stores.leases.end(lease, shared=False)
-    assert [act for act in scripted.calls if act != "get"] == ["create"] * 3 + ["replace"]
+    assert [act for act in scripted.calls if act != "get"] == ["create"] * 3 + ["put"]
     assert len(warned) == 1
 
 
@@ -273,7 +275,8 @@ def test_background_requests_may_be_slow():
     stores, queried, scripted = stores_with(put=late(0.15))
     stores.push(lambda *_: [("object", str(n), b"code") for n in range(4)])
     assert stores.flush(LONG)
-    assert (scripted.calls, queried.counts["written"], queried.waited) == (["put"] * 4, 4, 0.0)
+    assert (scripted.calls, queried.counts["written"]) == (["put"] * 4, 4)
+    assert queried.counts["seconds_waited"] == 0
 
 
 def test_an_ending_process_that_cannot_start_threads_queries_in_its_own(monkeypatch):

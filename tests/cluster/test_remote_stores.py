@@ -43,8 +43,8 @@ def test_the_users_of_the_page_have_the_rights_of_nodes_and_no_more():
             )
             for user, mode in (("builder", "rw"), ("reader", "ro"))
         )
-        assert builder.create("lease/abc", b"one", 5.0)
-        assert builder.replace("lease/abc", b"one", b"two", 5.0)
+        assert builder.create("f/lease/abc", b"one")
+        builder.put("f/lease/abc", b"two")
         builder.put("object/abc", b"bytes")
         assert builder.get("object/abc") == reader.get("object/abc") == b"bytes"
         with pytest.raises(redis.exceptions.NoPermissionError):
@@ -57,6 +57,8 @@ def test_redis_removes_an_entry_after_its_time():
         store = open_store(server.address, RemoteSettings((), ttl=60.0))
         store.put("object/abc", b"bytes")
         assert 0 < store._redis.ttl("rtcompile:object/abc") <= 60
+        store.create("f/lease/abc", b"bytes")
+        assert 0 < store._redis.ttl("rtcompile:f/lease/abc") <= 5
         store._redis.expire("rtcompile:object/abc", 9)
         store.get("object/abc")  # a used entry stays
         assert store._redis.ttl("rtcompile:object/abc") > 9
@@ -119,12 +121,13 @@ def test_a_missing_client_names_the_package(monkeypatch):
 def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     stores = remote(address, key_file)
     pushed(stores, ("object", "k", b"code"))
-    store_key = stores.envelope.store_key
-    entry = stores.levels[0].store.get(store_key("object", "k"))
-    stores.levels[0].store.put(store_key("object", "swapped"), entry)
+    (level,) = stores.levels
+    store_key = level.envelope.store_key
+    entry = level.store.get(store_key("object", "k"))
+    level.store.put(store_key("object", "swapped"), entry)
 
     with pytest.warns(RtcompileWarning, match="its signature is not .*RTCOMPILE_REMOTE_KEY_FILE"):
-        assert stores.get("object", "swapped") is None
+        assert level.get("object", "swapped") is None
 
 
 @pytest.mark.needs_redis
@@ -133,7 +136,7 @@ def test_a_wrong_password_is_reported_once_and_not_shown(key_file):
         address = server.address.replace("redis://", "redis://:wrong-password@")
         stores = remote(address, key_file)
         with pytest.warns(RtcompileWarning, match="(?i)password|auth") as warned:
-            assert stores.get("object", "k") is None
+            assert stores.levels[0].get("object", "k") is None
 
     assert "wrong-password" not in str(warned[0].message)
 
@@ -145,7 +148,7 @@ def test_an_error_of_an_object_store_is_reported_once_with_its_message(
     with servers.s3_that_refuses(status, code) as address:
         stores = remote(address, key_file)
         with pytest.warns(RtcompileWarning, match=f"RTCOMPILE_REMOTE: s3://.*{message}") as warned:
-            assert stores.get("object", "k") is None
+            assert stores.levels[0].get("object", "k") is None
         pushed(stores, ("object", "k", b"code"))
     assert len(warned) == 1
 
@@ -168,7 +171,7 @@ def test_resolving_a_host_name_has_a_time_limit(key_file, monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(5.0))
     begin = time.monotonic()
     with pytest.warns(RtcompileWarning, match="no reply"):
-        assert [stores.get("object", str(number)) for number in range(9)] == [None] * 9
+        assert [stores.levels[0].get("object", str(number)) for number in range(9)] == [None] * 9
     assert time.monotonic() - begin < 20.0  # instead of 9 times 5 s
 
 

@@ -1,6 +1,9 @@
 """Tests of the entries of a shared store: signed with a secret key, and limited in size by kind."""
 
 import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -39,24 +42,24 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
 
 def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch):
     monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
-    remote = Stores(RemoteSettings((address,), unsigned=True))
+    (level,) = Stores(RemoteSettings((address,), unsigned=True)).levels
 
-    assert not remote.put(remote.levels[0], [("object", "k", bytes(1001))])
-    assert remote.get("object", "k") is None
-    assert remote.put(remote.levels[0], [("object", "k", bytes(1000))])
+    assert not level.put("object", "k", bytes(1001))
+    assert level.get("object", "k") is None
+    assert level.put("object", "k", bytes(1000))
 
 
 def test_the_largest_size_of_code_is_a_setting(address, monkeypatch):
-    remote = Stores(RemoteSettings((address,), unsigned=True))
+    (level,) = Stores(RemoteSettings((address,), unsigned=True)).levels
     code = os.urandom(20_000)
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
-    assert not remote.put(remote.levels[0], [("object", "k", code)])
+    assert not level.put("object", "k", code)
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "20K")
-    assert remote.put(remote.levels[0], [("object", "k", code)])
-    assert remote.get("object", "k") == code
+    assert level.put("object", "k", code)
+    assert level.get("object", "k") == code
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "10K")
     with pytest.warns(RtcompileWarning, match="bytes"):
-        assert remote.get("object", "k") is None
+        assert level.get("object", "k") is None
 
 
 @pytest.mark.parametrize(
@@ -109,30 +112,31 @@ def test_a_key_is_replaced_without_a_miss(tmp_path, address):
     pushed(node(old), ("object", "before", b"code"))
     pushed(node(new, old), ("object", "after", b"code"))
     for each in (node(new, old), node(old, new)):
-        assert [each.get("object", name) for name in ("before", "after")] == [b"code"] * 2
-    assert node(new).get("object", "before") is None
+        assert [each.levels[0].get("object", name) for name in ("before", "after")] == [b"code"] * 2
+    assert node(new).levels[0].get("object", "before") is None
 
 
 def test_a_node_that_only_reads_cannot_forge_entries(tmp_path, address):
+    """With the pair of keys that the page's commands make."""
     pytest.importorskip("cryptography")
-    private, public = shared.new_key(pair=True)
-    made = {}
-    for name, text, mode in (("private", private, 0o600), ("public", public, 0o644)):
-        (tmp_path / name).write_bytes(text)
-        (tmp_path / name).chmod(mode)
-        made[name] = Stores(RemoteSettings((address,), key_file=str(tmp_path / name)))
-    pushed(made["private"], ("object", "k", b"code"))
-    reader = made["public"]
-    assert reader.get("object", "k") == b"code"
+    page = (Path(__file__).parents[2] / "docs/cluster.md").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"```sh\n(openssl genpkey.*?)```", page, re.DOTALL)
+    subprocess.run(["sh", "-ec", commands], env={**os.environ, "HOME": str(tmp_path)}, check=True)
+    private, public = (tmp_path / f".rtcompile-key{suffix}" for suffix in ("", ".pub"))
+    writer, reader = (
+        Stores(RemoteSettings((address,), key_file=str(path))) for path in (private, public)
+    )
+    pushed(writer, ("object", "k", b"code"))
+    assert reader.levels[0].get("object", "k") == b"code"
     assert not reader.writes
-    sealed = made["private"].envelope.seal("object", "k", b"code")
+    sealed = writer.levels[0].envelope.seal("object", "k", b"code")
     for forged in (
         sealed[:-1] + b"x",
         Envelope().seal("object", "k", b"evil"),
-        of(public).seal("object", "k", b"e"),
+        of(public.read_bytes()).seal("object", "k", b"e"),
     ):
         with pytest.raises(BadEntryError):
-            reader.envelope.open("object", "k", forged)
-    (tmp_path / "private").chmod(0o644)
+            reader.levels[0].envelope.open("object", "k", forged)
+    private.chmod(0o644)
     with pytest.raises(InvalidRequest, match="chmod 600"):
-        read_keys(str(tmp_path / "private"))
+        read_keys(str(private))

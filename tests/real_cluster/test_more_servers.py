@@ -109,9 +109,8 @@ def test_nodes_share_builds_by_each_address(on, tmp_path, make):
             assert current().flush(20.0)
         if "webdav" not in make.__name__:
             store = open_store(address)
-            assert store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]
-            assert not store.create("f/lease/k", b"theirs", 30.0)  # type: ignore[attr-defined]
-            assert store.replace("f/lease/k", b"mine", None, 30.0)  # type: ignore[attr-defined]
+            assert store.create("f/lease/k", b"mine")  # type: ignore[attr-defined]
+            assert not store.create("f/lease/k", b"theirs")  # type: ignore[attr-defined]
 
 
 def test_webdav_reports_that_it_has_no_leases(tmp_path):
@@ -121,7 +120,7 @@ def test_webdav_reports_that_it_has_no_leases(tmp_path):
         assert store.get("f/object/k") == b"bytes"
         assert store.get("f/object/none") is None
         with pytest.raises(LeasesUnsupportedError):
-            store.create("f/lease/k", b"mine", 30.0)  # type: ignore[attr-defined]
+            store.create("f/lease/k", b"mine")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("missing", ["RTCOMPILE_REMOTE_TOKEN", "SSL_CERT_FILE"])

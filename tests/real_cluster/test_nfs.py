@@ -41,9 +41,9 @@ printed["remembered"] = plain("k")
 printed["found"] = two.get("object/k").decode()
 one.put("object/k", b"others")
 printed["replaced"] = two.get("object/k").decode()
-printed["lease"] = [one.create("lease/k", b"1", 9.0), two.create("lease/k", b"2", 9.0)]
-one.replace("lease/k", b"1", None, 9.0)
-printed["released"] = two.create("lease/k", b"2", 9.0)
+printed["lease"] = [one.create("f/lease/k", b"1"), two.create("f/lease/k", b"2")]
+one.put("f/lease/k", b"3")
+printed["renewed"] = two.get("f/lease/k").decode()
 
 folder = Path("/mnt/homes")
 folder.mkdir()
@@ -106,7 +106,7 @@ def test_entries_that_an_nfs_client_cached_as_missing_are_found(printed):
 
 
 def test_one_client_of_nfs_has_a_lease(printed):
-    assert (printed["lease"], printed["released"]) == (["ours", "another's"], "ours")
+    assert (printed["lease"], printed["renewed"]) == ([True, False], "3")
 
 
 def test_two_clients_of_nfs_compile_a_kernel_once(printed):

@@ -63,7 +63,7 @@ def test_entries_of_strangers_are_not_accepted(tmp_path):
         for _ in range(count):
             key, data = harmed(chance, entries)
             level.store = SimpleNamespace(name="held", get={key: data}.get)  # type: ignore[assignment]
-            accepted += stores.get(*key.split("/")[1:]) is not None
+            accepted += level.get(*key.split("/")[1:]) is not None
     record("entry of a shared store changed, cut, swapped, replayed or forged", count, accepted)
     assert not accepted
 

@@ -6,8 +6,6 @@ A lease is an object that only one client can create. It stays until a life-cycl
 from __future__ import annotations
 
 import os
-import secrets
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +15,6 @@ from obstore.exceptions import (
     BaseError,
     NotFoundError,
     NotSupportedError,
-    PreconditionError,
 )
 from obstore.store import from_url
 
@@ -47,7 +44,7 @@ class CloudStore:
             raise InvalidRequest(f"no bucket in the address; write {parts.scheme}://BUCKET/prefix")
         anonymous, token = settings.mode == "anonymous", os.environ.get("RTCOMPILE_REMOTE_TOKEN")
         self.name = without_password(address)
-        self._leases: bool | None = None
+        self._has_conditions: bool | None = None  # None: not known
         config: dict[str, Any] = {"skip_signature": True} if anonymous else {}
         options: dict[str, Any] = {
             "connect_timeout": f"{round(CONNECT_SECONDS * 1000)}ms",
@@ -80,45 +77,23 @@ class CloudStore:
     def put(self, key: str, data: bytes) -> None:
         obstore.put(self._store, key, data, use_multipart=False)
 
-    def create(self, key: str, data: bytes, seconds: float) -> bool:  # noqa: ARG002  # it forgets nothing
-        if self._leases is None:
-            self._leases = self._keeps_conditions()
-        if not self._leases:
+    def create(self, key: str, data: bytes) -> bool:
+        created = self._has_conditions is not False and self._create(key, data)
+        if self._has_conditions is None:
+            # If it exists now, only a store that ignores the condition creates it again.
+            self._has_conditions = not (created and self._create(key, data))
+        if not self._has_conditions:
             raise LeasesUnsupportedError(
                 f"{self.name} ignores conditions (If-None-Match): without leases two nodes may "
                 "build the same at once"
             )
-        return self._create(key, data)
-
-    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
-        try:
-            found = obstore.get(self._store, key)
-            if found.meta["size"] != len(before) or bytes(found.bytes()) != before:
-                return False
-            # Replaced only if unchanged; otherwise another node was first.
-            version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]}
-            if data is None:
-                obstore.delete(self._store, key)
-            else:
-                obstore.put(self._store, key, data, mode=version, use_multipart=False)
-        except (PreconditionError, NotFoundError, FileNotFoundError):
-            return False
-        return True
+        return created
 
     def _create(self, key: str, data: bytes) -> bool:
         try:
             obstore.put(self._store, key, data, mode="create", use_multipart=False)
         except (AlreadyExistsError, FileExistsError):
             return False
-        return True
-
-    def _keeps_conditions(self) -> bool:
-        """Test whether the store rejects creating an existing object; some do not."""
-        probe = f"probe/{secrets.token_hex(8)}"
-        try:
-            return self._create(probe, b"1") and not self._create(probe, b"2")
         except (NotSupportedError, NotImplementedError):  # WebDAV has no such condition
-            return False
-        finally:
-            with suppress(BaseError, OSError, ValueError):  # it has one byte
-                obstore.delete(self._store, probe)
+            pass
+        return True

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import os
 import re
-import secrets
 import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from rtcompile.store.shared import BadEntryError, SharedStore, flag, one_of, sec
 # A client's own limits, for connecting and for each reply.
 CONNECT_SECONDS = 0.5
 REPLY_SECONDS = 0.75
+LEASE_SECONDS = 5.0  # for which a lease is valid after it was last written
 
 _REDIS = "redis rediss unix valkey valkeys redis+cluster rediss+cluster"
 _CLIENTS = {
@@ -143,9 +143,14 @@ def most_data(kind: str, environ: Mapping[str, str] = os.environ) -> int:
     return size("RTCOMPILE_REMOTE_MAX_SIZE", given) if given else MOST_BYTES[kind]
 
 
+def kind_of(store_key: str) -> str:
+    """Return an entry's kind, by its store key ``signing key's fingerprint/kind/name``."""
+    return store_key.split("/")[-2:][0]
+
+
 def most_bytes(store_key: str) -> int:
-    """Return the largest size of an entry, by its store key ``signing key's fingerprint/kind/name``."""
-    kind = store_key.split("/")[-2:][0]
+    """Return the largest size of an entry, by its key in a store."""
+    kind = kind_of(store_key)
     return (most_data(kind) if kind in MOST_BYTES else _MOST_OVERHEAD) + _MOST_OVERHEAD
 
 
@@ -314,20 +319,6 @@ def read_keys(path: str) -> tuple[Key, ...]:
     if shortest < _LEAST_KEY_BYTES:
         raise InvalidRequest(
             f"{setting}: a key has at least {_LEAST_KEY_BYTES} bytes, this one has {shortest}; "
-            "`rtcompile cache key new` makes one"
+            "`openssl rand -hex 32` makes one"
         )
     return (*(_pair(pem, setting) for pem in pems), *map(secret_key, secrets_here))
-
-
-def new_key(*, pair: bool = False) -> tuple[bytes, bytes]:
-    """Return the text of a new key, and of the public key of a pair."""
-    if not pair:
-        return secrets.token_hex(32).encode() + b"\n", b""
-    primitives = _cryptography().hazmat.primitives
-    forms = primitives.serialization
-    private = primitives.asymmetric.ed25519.Ed25519PrivateKey.generate()
-    pem, plain = forms.Encoding.PEM, forms.NoEncryption()
-    return (
-        private.private_bytes(pem, forms.PrivateFormat.PKCS8, plain),
-        private.public_key().public_bytes(pem, forms.PublicFormat.SubjectPublicKeyInfo),
-    )

@@ -69,8 +69,8 @@ def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any]], Bu
         executor = adapter(pure=False)
     if not callable(getattr(executor, "submit", None)):
         raise InvalidRequest(
-            "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's and "
-            f"rtcompile.extras.cluster.ray.RayExecutor too), or be a Dask Client, not {shown(executor)}"
+            "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's too), or "
+            f"be a Dask Client, not {shown(executor)}"
         )
     return partial(RemoteFuture, executor.submit)
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from rtcompile import InvalidRequest
-from rtcompile.extras.cluster.entries import RemoteSettings, first_line, most_bytes
+from rtcompile.extras.cluster.entries import RemoteSettings, first_line, kind_of, most_bytes
 from rtcompile.files import sealed
 from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 
@@ -46,19 +46,20 @@ class FolderStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Replace a file; do nothing if another node is doing the same."""
+        durable = kind_of(key) != "lease"
         path = self._path_of(key)
         temporary = _beside(path)
         self._make_folder(os.path.dirname(path))
         try:
-            self._create(temporary, data, durable=True)
+            self._create(temporary, data, durable=durable)
             os.replace(temporary, path)
-            _open_folder(os.path.dirname(path), sync=True)
+            _open_folder(os.path.dirname(path), sync=durable)
         except OSError as error:
             sealed.discard(temporary)
             if error.errno not in _LOST:
                 raise
 
-    def create(self, key: str, data: bytes, seconds: float) -> bool:
+    def create(self, key: str, data: bytes) -> bool:
         path = self._path_of(key)
         mine = _beside(path)
         try:
@@ -74,35 +75,13 @@ class FolderStore:
         except OSError as error:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
         if secrets.randbelow(_SWEPT) == 0:
-            _remove_older(os.path.dirname(path), max(seconds, _OLD_SECONDS))
+            _remove_old(os.path.dirname(path))
         return True
-
-    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:  # noqa: ARG002
-        """Move the file aside first, which only one of two nodes can do, and check it."""
-        path = self._path_of(key)
-        aside = _beside(path)
-        try:
-            os.rename(path, aside)
-        except OSError as error:
-            if error.errno in _LOST:
-                return False
-            raise
-        try:
-            is_same = self._read(aside) == before
-            if is_same and data is not None:
-                sealed.discard(aside)
-                self._create(aside, data, durable=False)
-            if not is_same or data is not None:
-                with suppress(FileExistsError):
-                    os.link(aside, path)
-            return is_same
-        finally:
-            sealed.discard(aside)
 
     def _path_of(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))
 
-    def _read(self, path: str, most: int = 1 << 20) -> bytes | None:
+    def _read(self, path: str, most: int) -> bytes | None:
         for _ in range(2):
             try:
                 self._look_anew(os.path.dirname(path))
@@ -165,11 +144,11 @@ def _open_folder(path: str, *, sync: bool = False) -> None:
         os.close(descriptor)
 
 
-def _remove_older(folder: str, seconds: float) -> None:
-    """Remove the files in a folder of leases that were written longer ago."""
+def _remove_old(folder: str) -> None:
+    """Remove the files in a folder of leases that were written long ago."""
     with suppress(OSError), os.scandir(folder) as found:
         for entry in found:
-            if time.time() - entry.stat(follow_symlinks=False).st_mtime > seconds:
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS:
                 sealed.discard(entry.path)
 
 

@@ -1,4 +1,4 @@
-"""One shared store: the time that it costs and saves this process, and when requests are sent to it.
+"""One shared store: its signed entries, the time that it costs and saves this process, and when requests are sent to it.
 
 Each store begins with a credit of one second. Waiting for it takes from the credit; the compile time that its hits
 save, and half of the compile time of its misses, adds to it. A store without credit, or one that does not respond, is
@@ -19,7 +19,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from rtcompile.errors import warn
-from rtcompile.extras.cluster.entries import REPLY_SECONDS, first_line
+from rtcompile.extras.cluster.entries import REPLY_SECONDS, Envelope, first_line, most_data
+from rtcompile.store import shared
 from rtcompile.store.shared import (
     BadEntryError,
     LeasesUnsupportedError,
@@ -40,6 +41,10 @@ _LATE_SECONDS = 0.2
 _TICK_SECONDS = 0.02
 
 _HINT = "Builds go on without it; `rtcompile doctor` tries it."
+_KEYS = (
+    "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same "
+    "RTCOMPILE_REMOTE_UNSIGNED?"
+)
 
 _Request = Callable[[], Any]
 
@@ -51,14 +56,18 @@ class _Here(threading.local):
 class Level:
     """One store, and this process's counts of it. A method returns None if the store does not respond, or is paused."""
 
-    def __init__(self, store: SharedStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: SharedStore,
+        envelope: Envelope,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.store: Any = store  # also with methods that not all stores have
-        self.counts: Counter[str] = Counter()
+        self.envelope = envelope
+        self.counts: dict[str, Any] = Counter[str]()  # those of seconds have fractions
         self.here = _Here()
         self.is_silent = False  # whether it is paused because it did not respond
         self.credit = _FIRST_CREDIT  # seconds for which builds may still wait for it
-        self.waited = self.spared = 0.0  # seconds
-        self.pauses = 0
         self._clock = clock
         self._guard = threading.RLock()
         self._sent: list[float] = []  # when the requests were sent for which builds wait
@@ -67,37 +76,46 @@ class Level:
         self._resumes_at = self._not_written_until = 0.0
         self._next_pause = _LEAST_PAUSE
         self._has_warned = False
-        self._reported: dict[str, float] = {}
+        self._reported: dict[str, Any] = Counter[str]()
         self._probe: threading.Thread | None = None
         self._caller: SimpleQueue[tuple[_Request, Future[Any]] | None] | None = None
 
+    # --- entries -------------------------------------------------------------------------
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """Return the verified data of an entry that any of the team's keys has signed."""
+        for signer in self.envelope.keys:
+            store_key = self.envelope.store_key(kind, key, signer)
+            try:
+                entry = self.send(partial(self.store.get, store_key))
+                if isinstance(entry, bytes):
+                    self.count("bytes_read", len(entry))
+                if entry is not None:
+                    return self.envelope.open(kind, key, entry, signer)
+            except BadEntryError as error:
+                self.count("refused")
+                self._fail(f"returned an entry that is not used: {kind} {key[:16]}: {error}", _KEYS)
+        return None
+
+    def put(self, kind: str, key: str, data: bytes, *, waiting: bool = False) -> bool:
+        """Write an entry, unless every reader would reject it; return whether the store accepted it."""
+        if len(data) > most_data(kind):
+            return False
+        sealed, store_key = self.envelope.seal(kind, key, data), self.envelope.store_key(kind, key)
+        reply = self.send(lambda: [self.store.put(store_key, sealed)], waiting=waiting, writes=True)
+        if reply is None:
+            return False
+        self.count("written")
+        self.count("bytes_written", len(sealed))
+        return True
+
+    def create(self, kind: str, key: str, data: bytes) -> bool | None:
+        """Write an entry if there is none, and return whether it was written."""
+        sealed, store_key = self.envelope.seal(kind, key, data), self.envelope.store_key(kind, key)
+        created = self.send(partial(self.store.create, store_key, sealed), writes=True)
+        return None if created is None else bool(created)
+
     # --- requests ------------------------------------------------------------------------
-
-    def get(self, key: str) -> Any:
-        """Return the store's value of a key."""
-        try:
-            reply = self.send(partial(self.store.get, key))
-        except BadEntryError as error:
-            return self.refused(f"{key}: {error}")
-        if isinstance(reply, bytes):
-            self.count("bytes_read", len(reply))
-        return reply
-
-    def put(self, key: str, data: bytes) -> bool:
-        """Write a value while no build waits; return whether the store accepted it."""
-        reply = self.send(lambda: [self.store.put(key, data)], waiting=False, writes=True)
-        return reply is not None
-
-    def create(self, key: str, data: bytes, seconds: float) -> Any:
-        """Write a value if there is none, and return whether it was written."""
-        return self.send(partial(self.store.create, key, data, seconds), writes=True)
-
-    def replace(
-        self, key: str, before: bytes, data: bytes, seconds: float, *, waiting: bool = False
-    ) -> Any:
-        """Replace a value if it is unchanged, and return whether it was replaced."""
-        request = partial(self.store.replace, key, before, data, seconds)
-        return self.send(request, waiting=waiting, writes=True)
 
     def send(self, request: _Request, *, waiting: bool = True, writes: bool = False) -> Any:
         """Return the result of a request; None if it failed, or is not sent now."""
@@ -198,7 +216,7 @@ class Level:
                     # Simultaneous waits of several threads count once.
                     cost = min(took, now - self._counted_until)
                     self._counted_until = now
-                    self.waited += cost
+                    self.count("seconds_waited", cost)
                     self.credit -= cost
             if self.is_silent:  # another thread has paused it
                 return
@@ -214,7 +232,7 @@ class Level:
         self._resumes_at = self._clock() + seconds
         self.credit = max(self.credit, _TRIAL_CREDIT)
         self.is_silent = silent
-        self.pauses += 1
+        self.count("pauses")
         self._fail(f"is paused for {seconds:.0f} s: {why}")
 
     # --- what look-ups found -------------------------------------------------------------
@@ -222,17 +240,15 @@ class Level:
     def hit(self, milliseconds: float, waited: float) -> None:
         """Count a look-up that found a build, the milliseconds that its compile took, and the seconds waited."""
         saved = milliseconds / 1e3
-        with self._guard:
-            self.count("hits")
-            self.spared += saved
-            if saved > waited:
-                self._next_pause = _LEAST_PAUSE
+        self.count("hits")
+        self.count("seconds_spared", saved)
+        if saved > waited:
+            self._next_pause = _LEAST_PAUSE
         self._earn(saved)
 
     def miss(self) -> None:
         """Count a look-up that found nothing."""
-        with self._guard:
-            self.count("misses", not self.is_silent)
+        self.count("misses", not self.is_silent)
         self._earn(0.0)
 
     def built(self, milliseconds: float) -> None:
@@ -244,34 +260,29 @@ class Level:
         with self._guard:
             self.credit = min(self.credit + seconds, _MOST_CREDIT)
             if self.credit <= 0 and self._clock() >= self._resumes_at:
-                text = f"its replies cost {self.waited:.1f} s and saved {self.spared:.1f} s"
-                self._pause(text, silent=False)
+                cost, saved = (self.counts[f"seconds_{name}"] for name in ("waited", "spared"))
+                self._pause(f"its replies cost {cost:.1f} s and saved {saved:.1f} s", silent=False)
 
-    def count(self, name: str, number: int = 1) -> None:
+    def count(self, name: str, number: float = 1) -> None:
         """Add to what this process requested."""
         with self._guard:
             self.counts[name] += number
 
-    def refused(self, problem: str) -> None:
-        """Count an entry that is not valid, with a warning for the first."""
-        hint = "Do all nodes have the same key in RTCOMPILE_REMOTE_KEY_FILE, and the same RTCOMPILE_REMOTE_UNSIGNED?"
-        self.counts["refused"] += 1
-        self._fail(f"returned an entry that is not used: {problem}", hint)
-
     def _fail(self, what: str, hint: str = _HINT) -> None:
-        self.counts["failures"] += 1
+        self.count("failures")
         note(f"shared store {self.store.name} {what}")
         if not self._has_warned:
             self._has_warned = True
             warn(f"RTCOMPILE_REMOTE: {self.store.name} {what.rstrip('.')}. {hint}")
 
-    def unreported(self) -> dict[str, float]:
-        """Return the counts since the last call, with the seconds waited and saved."""
-        before = self._reported
-        waits = {"seconds_waited": self.waited, "seconds_spared": self.spared}
-        self._reported = {**self.counts, "pauses": self.pauses, **waits}
-        changed = {name: n - before.get(name, 0) for name, n in self._reported.items()}
-        return {name: n for name, n in changed.items() if n}
+    def report(self) -> None:
+        """Add the counts since the last report to the machine's."""
+        before, self._reported = self._reported, self.counts.copy()
+        changed = {
+            name: n - before[name] for name, n in self._reported.items() if n != before[name]
+        }
+        if changed:
+            shared.count({f"{name} {self.store.name}": n for name, n in changed.items()})
 
 
 def _call(queue: SimpleQueue[tuple[_Request, Future[Any]] | None]) -> None:

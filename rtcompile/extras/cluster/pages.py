@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from rtcompile.extras.cluster.level import Level
+from rtcompile.extras.cluster.stores import StoreEntry, Stores, current
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
@@ -31,37 +32,28 @@ from rtcompile.store.shared import (
 )
 from rtcompile.store.shared import key as keys
 
-if TYPE_CHECKING:
-    from rtcompile.extras.cluster.level import Level
-    from rtcompile.extras.cluster.stores import Stores
-
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
-
-StoreEntry = tuple[str, str, bytes]  # kind, key, data
 
 
 # --- pages -----------------------------------------------------------------------------------------
 
 
 class Page(NamedTuple):
-    """The value under a key of a shared store: the records of builds, and the small ones' objects by key."""
+    """The value under a key of a shared store: the records of builds, and the object of one of them, if it is small."""
 
     records: bytes
-    objects: dict[str, bytes]
+    object: bytes = b""
 
     def packed(self, key: str) -> bytes:
         """Return the page as stored under `key`."""
-        pairs = [each for name, data in self.objects.items() for each in (name.encode(), data)]
-        return sealed.seal("page", key, [self.records, *pairs])
+        return sealed.seal("page", key, [*self])
 
     @classmethod
-    def unpacked(cls, key: str, data: bytes | None) -> Page | None:
-        """Return the page from `packed` data; None if it does not verify."""
+    def read(cls, level: Level, kind: str, key: str) -> Page | None:
+        """Return the page that a store has under `key`; None if it does not verify."""
+        data = level.get(kind, key)
         fields = sealed.unseal("page", key, data) if data is not None else None
-        if not fields or not len(fields) % 2:
-            return None
-        names = [name.decode("ascii", "replace") for name in fields[1::2]]
-        return cls(fields[0], dict(zip(names, fields[2::2], strict=True)))
+        return cls(*fields) if fields and len(fields) == len(cls._fields) else None
 
 
 def page_key(inputs: KeyInputs) -> str:
@@ -71,14 +63,13 @@ def page_key(inputs: KeyInputs) -> str:
     return keys.digest([keys.field("page", inputs.portable_key), keys.field("nvrtc", nvrtc)])
 
 
-def merged(key: str, newer: bytes, older: bytes) -> bytes | None:
-    """Return the records of both, the newer first; None if the older has the newer's files, whatever their contents."""
-    newest, oldest = _by_object(key, newer), _by_object(key, older)
-    files = [_names(build) for build in oldest.values()]
-    if all(_names(build) in files for build in newest.values()):
-        return None
-    builds = newest | oldest | newest
-    return encode_records(key, [*builds.values()][:MOST_LISTED])
+def _merged(key: str, newer: bytes, older: bytes) -> bytes:
+    """Return the records of both, the newer first; b"" if the older has the newer's files, whatever their contents."""
+    new, old = (decode_records(key, data) or () for data in (newer, older))
+    files = [*map(_names, old)]
+    if all(_names(build) in files for build in new):
+        return b""
+    return encode_records(key, [*new, *old][:MOST_LISTED])
 
 
 def _names(build: Record) -> tuple[object, ...]:
@@ -87,12 +78,13 @@ def _names(build: Record) -> tuple[object, ...]:
     return (build.backend, *fields[: fileset.DIGESTS], *fields[fileset.DIGESTS + 1 :])
 
 
-def _by_object(key: str, data: bytes) -> dict[str, Record]:
-    """Return the records of builds that were kept by their object keys."""
-    return {each.object_key: each for each in decode_records(key, data) or () if each.object_key}
-
-
 # --- one build in the stores -------------------------------------------------------------------------
+
+
+def sharing(inputs: KeyInputs, store: Store) -> Sharing | None:
+    """Return a build as it is looked for in this process's stores; None if there are none."""
+    stores = current()
+    return None if stores is None else Sharing(stores, inputs, store)
 
 
 class Sharing:
@@ -149,8 +141,7 @@ class Sharing:
 
     def _find(self, level: Level) -> ObjectCode | None:
         """Return one store's build, after writing it to the local cache."""
-        read = partial(self._stores.get, only=level)
-        page = self._pages[level] = Page.unpacked(self._key, read("manifest", self._key))
+        page = self._pages[level] = Page.read(level, "manifest", self._key)
         if page is None:
             return None
         if (got := unpack(self._inputs, self._store, page)) is not None:
@@ -159,7 +150,7 @@ class Sharing:
         for name in dict.fromkeys(chain(named, self._keys_here(page))):
             if name not in named:
                 self._lease_key = name
-            apart = Page.unpacked(name, read("object", name))
+            apart = Page.read(level, "object", name)
             if (got := unpack(self._inputs, self._store, apart)) is not None:
                 return got
         return None
@@ -177,21 +168,20 @@ class Sharing:
         if build is None:
             return None
 
+        own, name, key = _pack(self._inputs, build, code), build.object_key, self._key
+
         def entries(level: Level) -> list[StoreEntry]:
-            own, name = _pack(self._inputs, build, code), build.object_key
-            # A page with builds is not read again, since the writer holds this build's lease.
-            if level not in self._pages:
-                self._find(level)
-            key, page = self._key, self._pages[level]
-            if page is None and len(own.objects[name]) <= SMALL:
+            # It was looked for, and is not read again, since the writer holds this build's lease.
+            page = self._pages[level]
+            if page is None and len(own.object) <= SMALL:
                 return [("manifest", key, own.packed(key))]
             separate = ("object", name, own.packed(name))  # written before the page that names it
             if page is None:
-                return [separate, ("manifest", key, own._replace(objects={}).packed(key))]
-            both = merged(self._inputs.portable_key, own.records, page.records)
-            if both is None:
-                return [separate]
-            return [separate, ("manifest", key, page._replace(records=both).packed(key))]
+                new = Page(own.records)
+            else:
+                merged = _merged(self._inputs.portable_key, own.records, page.records)
+                new = page._replace(records=merged)
+            return [separate, *([("manifest", key, new.packed(key))] if new.records else [])]
 
         return entries
 
@@ -214,18 +204,16 @@ def _pack(inputs: KeyInputs, build: Record, obj: ObjectCode) -> Page:
     data = object_file(inputs, build.object_key, obj)
     own = build._replace(files=build.files.without_stats())
     records = encode_records(inputs.portable_key, [own], search=inputs.search)
-    return Page(records, {build.object_key: data})
+    return Page(records, data)
 
 
 def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | None:
     """Write a page's inlined build for the local files to the cache; None if there is none."""
-    if page is None or not page.objects:
-        return None
-    for build in _usable(inputs, page.records):
-        data = page.objects.get(build.object_key)
-        obj = store.adopt(inputs, build, data) if data is not None else None
-        if obj is not None:
-            return obj
+    if page is not None and page.object:
+        for build in _usable(inputs, page.records):
+            obj = store.adopt(inputs, build, page.object)
+            if obj is not None:
+                return obj
     return None
 
 

@@ -12,20 +12,16 @@ from redis.retry import Retry
 
 from rtcompile.extras.cluster.entries import (
     CONNECT_SECONDS,
+    LEASE_SECONDS,
     REPLY_SECONDS,
     RemoteSettings,
+    kind_of,
     most_bytes,
     without_password,
 )
 from rtcompile.named import computed_once
 from rtcompile.store.shared import BadEntryError, StoreError
 
-# Keep a value, or nothing, where another value lies.
-_REPLACE = (
-    "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end "
-    "if ARGV[2] == '' then redis.call('del', KEYS[1]) "
-    "else redis.call('set', KEYS[1], ARGV[2], 'px', ARGV[3]) end return 1"
-)
 # The parameters of redis-py by which a connection tells its client's name and version.
 _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]
 
@@ -51,13 +47,13 @@ def _client(address: str) -> Any:
 
 
 class RedisStore:
-    """The client; each method is one command, or one script where a condition is checked first."""
+    """The client; each method is one round trip."""
 
     def __init__(self, address: str, settings: RemoteSettings) -> None:
         self.name = without_password(address)
         # A cluster's client may try several servers, one after the other.
         self.limits_time = "+" not in urlsplit(address).scheme
-        self._ttl, self._renews = round(settings.ttl), settings.mode == "rw"
+        self._ttl, self._renews = settings.ttl, settings.mode == "rw"
         self._address = address
         if self.limits_time:
             _ = self._redis  # a wrong address is an error now; a cluster's client would connect
@@ -70,19 +66,19 @@ class RedisStore:
         """Read as many bytes as an entry may have; one that is used expires as late as a new one."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.getrange(_redis_key(key), 0, most_bytes(key))
-            if self._renews and "/lease/" not in key:
-                pipe.expire(_redis_key(key), self._ttl)
+            if self._renews and kind_of(key) != "lease":
+                pipe.pexpire(_redis_key(key), self._milliseconds(key))
             return _entry(key, pipe.execute(raise_on_error=False)[0])
 
     def put(self, key: str, data: bytes) -> None:
-        self._redis.set(_redis_key(key), data, ex=self._ttl)
+        self._redis.set(_redis_key(key), data, px=self._milliseconds(key))
 
-    def create(self, key: str, data: bytes, seconds: float) -> bool:
-        return bool(self._redis.set(_redis_key(key), data, nx=True, px=round(seconds * 1000)))
+    def create(self, key: str, data: bytes) -> bool:
+        return bool(self._redis.set(_redis_key(key), data, px=self._milliseconds(key), nx=True))
 
-    def replace(self, key: str, before: bytes, data: bytes | None, seconds: float) -> bool:
-        arguments = (before, data or b"", round(seconds * 1000))
-        return bool(self._redis.eval(_REPLACE, 1, _redis_key(key), *arguments) == 1)
+    def _milliseconds(self, key: str) -> int:
+        """Return after how long the server removes an entry."""
+        return round(1000 * (LEASE_SECONDS if kind_of(key) == "lease" else self._ttl))
 
 
 def _redis_key(key: str) -> str:
