@@ -34,7 +34,7 @@ from pathlib import Path
 import redis
 
 from benchmarks import _machine, fleet_paper
-from rtcompile.extras.cluster.entries import Envelope
+from rtcompile.extras.cluster.entries import UNSIGNED
 from tests import nodes, servers
 
 KERNELS = int(os.environ.get("KERNELS", "100"))
@@ -260,7 +260,7 @@ def false_leases(count: int = 4) -> dict[str, object]:
             holder = subprocess.Popen([sys.executable, "-c", HOLDING, given], env=environ)
             try:
                 stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-                store, envelope = stores.levels[0].store, stores.levels[0].envelope
+                store, envelope = stores.levels[0].store, stores.levels[0].keys[0]
                 store_key = envelope.store_key
                 while len(held := listed(server.address, store_key("lease", ""))) < count:
                     time.sleep(0.05)
@@ -269,7 +269,7 @@ def false_leases(count: int = 4) -> dict[str, object]:
                     data = store.get(store_key("lease", key))
                     if way == "forged":
                         fields = envelope.open("lease", key, data)
-                        store.put(store_key("lease", key), Envelope().seal("lease", key, fields))
+                        store.put(store_key("lease", key), UNSIGNED.seal("lease", key, fields))
                     elif way == "no lease":
                         redis.Redis.from_url(server.address).delete(
                             f"rtcompile:{store_key('lease', key)}"
@@ -328,7 +328,7 @@ def ends() -> dict[str, object]:
             subprocess.run(command, env=environ, check=False)
             ended = time.monotonic()
             stores = nodes.remote(server.address, nodes.key_file(Path(name)))
-            store_key = stores.levels[0].envelope.store_key
+            store_key = stores.levels[0].keys[0].store_key
             while listed(server.address, store_key("lease", "")):
                 time.sleep(0.005)
             seconds = time.monotonic() - ended

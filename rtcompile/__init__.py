@@ -55,7 +55,6 @@ _RESULTS = {
     "files.headers": "Header",
     "frontends.cupy_hook": "Installation",
     "request.object_code": "BuildInfo",
-    "store.shared": "SharedStore",
 }
 _SHARING = "rtcompile.extras.cluster.pages:sharing"  # see `store.shared.sharing`
 _EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`

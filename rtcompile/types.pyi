@@ -16,4 +16,3 @@ from rtcompile.extras.resources import Spills as Spills
 from rtcompile.files.headers import Header as Header
 from rtcompile.frontends.cupy_hook import Installation as Installation
 from rtcompile.request.object_code import BuildInfo as BuildInfo
-from rtcompile.store.shared import SharedStore as SharedStore

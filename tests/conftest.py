@@ -20,8 +20,7 @@ import pytest
 
 from rtcompile.cli import bundling, main
 from rtcompile.compilers import observed
-from rtcompile.extras.cluster.entries import open_store
-from rtcompile.store.shared import SharedStore
+from rtcompile.extras.cluster.entries import SharedStore, open_store
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Pool
 from tests import nodes, servers

@@ -19,7 +19,12 @@ from importlib import metadata
 
 from rtcompile import __version__
 from rtcompile.errors import InvalidRequest, UnsupportedArch
-from rtcompile.extras.cluster.entries import RemoteSettings, first_line
+from rtcompile.extras.cluster.entries import (
+    LeasesUnsupportedError,
+    RemoteSettings,
+    SharedStore,
+    first_line,
+)
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
@@ -28,7 +33,6 @@ from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder
-from rtcompile.store.shared import LeasesUnsupportedError, LeasingStore, SharedStore
 from rtcompile.store.store import Store
 from rtcompile.toolkit.catalogue import PART
 from rtcompile.toolkit.model import Toolchain
@@ -347,7 +351,7 @@ def shared_stores(settings: Settings) -> Iterator[Check]:
                 "Builds work without it. Is the server running, and are address and password right?"
             )
             tried = "error", first_line(error), step
-        (status, detail, step), signer = tried, level.envelope.keys[0]
+        (status, detail, step), signer = tried, level.keys[0]
         detail = f"{level.store.name}: {detail}; key {signer.fingerprint} ({signer.kind})"
         yield Check(f"shared store {level.store.name.partition(':')[0]}", status, detail, step)
 
@@ -368,8 +372,6 @@ def _try(store: SharedStore, mode: str) -> tuple[str, str, str]:
         step = "Grant the right, or set RTCOMPILE_REMOTE_MODE=ro."
         return "warning", f"{detail}, cannot write: {first_line(error)}", step
     detail += ", writes"
-    if not isinstance(store, LeasingStore):
-        return "ok", f"{detail}; has no leases: nodes may build the same at once", ""
     try:
         leased = f"probe/lease/{secrets.token_hex(8)}"
         claims = [store.create(leased, each) for each in (b"one", b"another")]

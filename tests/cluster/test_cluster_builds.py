@@ -14,7 +14,7 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.errors import JitDisabled, RtcompileWarning
-from rtcompile.extras.cluster.entries import Envelope, read_keys
+from rtcompile.extras.cluster.entries import read_keys
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.extras.cluster.stores import current
 from tests import nodes, servers
@@ -128,7 +128,7 @@ def test_no_node_waits_for_a_build_that_is_not_shared(on, tmp_path):
             build("__global__ void k() { nothing(); }")
         assert current().flush(10.0)
     (lease,) = (tmp_path / "shared").glob("*/lease/*")
-    fields = current().levels[0].envelope.open("lease", lease.name, lease.read_bytes())
+    fields = current().levels[0].keys[0].open("lease", lease.name, lease.read_bytes())
     assert json.loads(fields)["abandoned"]
 
 
@@ -195,7 +195,7 @@ def full(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    below = folder / Envelope(read_keys(nodes.key_file(folder.parent))).keys[0].fingerprint
+    below = folder / read_keys(nodes.key_file(folder.parent))[0].fingerprint
     below.mkdir(parents=True)
     (below / "manifest").write_text("not a folder")
 

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.checkup import Check, checks
+from rtcompile.extras.cluster.entries import StoreError
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.settings import Settings
-from rtcompile.store.shared import StoreError
 from tests import servers
 
 

@@ -17,10 +17,9 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import RtcompileWarning
 from rtcompile.extras.cluster import level as module
 from rtcompile.extras.cluster import stores as of_process
-from rtcompile.extras.cluster.entries import Envelope, RemoteSettings
+from rtcompile.extras.cluster.entries import UNSIGNED, BadEntryError, RemoteSettings, StoreError
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.stores import Lease, Stores
-from rtcompile.store.shared import BadEntryError, StoreError
 
 LONG = 60.0  # nothing here takes so long
 
@@ -28,16 +27,13 @@ LONG = 60.0  # nothing here takes so long
 class Scripted:
     """A store whose methods are functions of the test; `calls` lists their names in order."""
 
-    name = "scripted://"
+    name, limits_time = "scripted://", False
 
     def __init__(self, **acts: Callable[..., object]) -> None:
         self._acts = acts
         self.calls: list[str] = []
 
     def __getattr__(self, act: str) -> Callable[..., Any]:
-        if act == "limits_time":
-            raise AttributeError(act)
-
         def call(*given: object, **_: object) -> object:
             self.calls.append(act)
             return self._acts.get(act, lambda *_: None)(*given)
@@ -58,7 +54,7 @@ class Clock:
 def stores_with(**acts: Callable[..., object]) -> tuple[Stores, Level, Scripted]:
     stores = Stores(RemoteSettings(("file:///none",), unsigned=True))
     scripted = Scripted(**acts)
-    stores.levels[0] = Level(scripted, Envelope(), Clock())  # type: ignore[arg-type]
+    stores.levels[0] = Level(scripted, [UNSIGNED], Clock())  # type: ignore[arg-type]
     return stores, stores.levels[0], scripted
 
 
@@ -95,7 +91,7 @@ def fleet_of(
         clock.now += latency
         return b"code"
 
-    queried, fetched = Level(Scripted(get=get), Envelope(), clock), 0  # type: ignore[arg-type]
+    queried, fetched = Level(Scripted(get=get), [UNSIGNED], clock), 0  # type: ignore[arg-type]
     for latency in latencies:
         if queried.send(lambda: queried.store.get("manifest/k")) is not None and there:
             fetched += 1
@@ -191,7 +187,7 @@ def test_a_store_that_stops_responding_costs_one_wait_and_is_used_again_later(mo
             probed_at.append(second)
     assert probed_at == [1, 3, 7, 15, 31, 63, 123, 183]
     assert queried.counts["seconds_waited"] == lost
-    sealed = Envelope().seal("object", "k", b"again")
+    sealed = UNSIGNED.seal("object", "k", b"again")
     scripted._acts["get"] = lambda _: sealed
     clock.now += 60.0
     queried.get("object", "k")

@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import InvalidRequest, RtcompileWarning
-from rtcompile.extras.cluster.entries import RemoteSettings, open_store
+from rtcompile.extras.cluster.entries import RemoteSettings, StoreError, open_store
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.store.shared import StoreError
 from tests import servers
 from tests.jobs import until
 from tests.nodes import pushed, remote
@@ -122,7 +121,7 @@ def test_an_entry_of_another_key_is_not_used(address, key_file, tmp_path):
     stores = remote(address, key_file)
     pushed(stores, ("object", "k", b"code"))
     (level,) = stores.levels
-    store_key = level.envelope.store_key
+    store_key = level.keys[0].store_key
     entry = level.store.get(store_key("object", "k"))
     level.store.put(store_key("object", "swapped"), entry)
 

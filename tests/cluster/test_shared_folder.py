@@ -16,11 +16,10 @@ pytest.importorskip("zstandard")
 
 import rtcompile
 from rtcompile.checkup import checks
-from rtcompile.extras.cluster.entries import RemoteSettings
+from rtcompile.extras.cluster.entries import BadEntryError, LeasesUnsupportedError, RemoteSettings
 from rtcompile.extras.cluster.folder_store import FolderStore
 from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 from tests import nodes, users
 from tests.jobs import at_once
 

@@ -12,14 +12,15 @@ pytest.importorskip("zstandard")
 from rtcompile.errors import InvalidRequest, RtcompileWarning
 from rtcompile.extras.cluster import entries as shared
 from rtcompile.extras.cluster import entries as stores
-from rtcompile.extras.cluster.entries import Envelope, RemoteSettings, read_keys
+from rtcompile.extras.cluster.entries import (
+    UNSIGNED,
+    BadEntryError,
+    RemoteSettings,
+    read_keys,
+    secret_key,
+)
 from rtcompile.extras.cluster.stores import Stores
-from rtcompile.store.shared import BadEntryError
 from tests.nodes import KEY, pushed
-
-
-def of(secret: bytes) -> Envelope:
-    return Envelope([shared.secret_key(secret)])
 
 
 @pytest.mark.parametrize("states_its_size", [True, False])
@@ -29,15 +30,15 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
 
     monkeypatch.setitem(stores.MOST_BYTES, kind, 1000)
     compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
-    envelope = of(KEY)
+    key = secret_key(KEY)
     size = 1001 if states_its_size else 1000
     bomb = shared._SIZE.pack(size) + compressor.compress(bytes(size))
-    signature = envelope.keys[0].sign(shared._signed(kind, "k", bomb))
+    signature = key.sign(shared._signed(kind, "k", bomb))
     entry = shared._MAGIC + signature + bomb
 
     with pytest.raises(BadEntryError, match="larger than any"):
-        envelope.open(kind, "k", entry)
-    assert envelope.open(kind, "k", envelope.seal(kind, "k", bytes(1000))) == bytes(1000)
+        key.open(kind, "k", entry)
+    assert key.open(kind, "k", key.seal(kind, "k", bytes(1000))) == bytes(1000)
 
 
 def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch):
@@ -129,14 +130,14 @@ def test_a_node_that_only_reads_cannot_forge_entries(tmp_path, address):
     pushed(writer, ("object", "k", b"code"))
     assert reader.levels[0].get("object", "k") == b"code"
     assert not reader.writes
-    sealed = writer.levels[0].envelope.seal("object", "k", b"code")
+    sealed = writer.levels[0].keys[0].seal("object", "k", b"code")
     for forged in (
         sealed[:-1] + b"x",
-        Envelope().seal("object", "k", b"evil"),
-        of(public.read_bytes()).seal("object", "k", b"e"),
+        UNSIGNED.seal("object", "k", b"evil"),
+        secret_key(public.read_bytes()).seal("object", "k", b"e"),
     ):
         with pytest.raises(BadEntryError):
-            reader.levels[0].envelope.open("object", "k", forged)
+            reader.levels[0].keys[0].open("object", "k", forged)
     private.chmod(0o644)
     with pytest.raises(InvalidRequest, match="chmod 600"):
         read_keys(str(private))

@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.extras.cluster.entries import open_store
+from rtcompile.extras.cluster.entries import LeasesUnsupportedError, open_store
 from rtcompile.extras.cluster.stores import current
-from rtcompile.store.shared import LeasesUnsupportedError
 from tests import nodes, servers
 
 

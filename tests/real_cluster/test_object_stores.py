@@ -12,10 +12,14 @@ import pytest
 
 import rtcompile
 from rtcompile.checkup import checks
-from rtcompile.extras.cluster.entries import open_store
+from rtcompile.extras.cluster.entries import (
+    BadEntryError,
+    LeasesUnsupportedError,
+    SharedStore,
+    open_store,
+)
 from rtcompile.extras.cluster.stores import current
 from rtcompile.settings import Settings
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, SharedStore
 from tests import nodes, servers
 from tests.cluster.test_leases import test_one_of_two_creates_an_entry_and_may_write_it_again
 from tests.trials.test_cluster_trials import Proxy

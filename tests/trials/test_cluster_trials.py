@@ -16,8 +16,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.extras.cluster import entries as shared
-from rtcompile.extras.cluster.entries import Envelope, RemoteSettings
+from rtcompile.extras.cluster.entries import UNSIGNED, Key, RemoteSettings, secret_key
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.stores import Stores, current
 from tests import nodes, servers
@@ -45,8 +44,8 @@ def harmed(chance: random.Random, entries: dict[str, bytes]) -> tuple[str, bytes
     return name, bytes(data)
 
 
-def of(secret: bytes | None) -> Envelope:
-    return Envelope([] if secret is None else [shared.secret_key(secret)])
+def of(secret: bytes | None) -> Key:
+    return UNSIGNED if secret is None else secret_key(secret)
 
 
 def test_entries_of_strangers_are_not_accepted(tmp_path):

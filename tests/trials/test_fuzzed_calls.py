@@ -59,8 +59,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "KernelModule": {"library": LIBRARY, "source": "k.cu", "kernels": {"g": "int n"}},
     "Installation": {"ours": False},
 }
-# `SharedStore` is a protocol, which has no instances.
-NAMES = {*rtcompile._HOME} - rtcompile._NOT_LISTED - {"install", "uninstall", "SharedStore"}
+NAMES = {*rtcompile._HOME} - rtcompile._NOT_LISTED - {"install", "uninstall"}
 
 
 # A call, and its arguments for a message.

@@ -22,12 +22,14 @@ from rtcompile import InvalidRequest
 from rtcompile.extras.cluster.entries import (
     CONNECT_SECONDS,
     REPLY_SECONDS,
+    BadEntryError,
+    LeasesUnsupportedError,
     RemoteSettings,
+    StoreError,
     first_line,
     most_bytes,
     without_password,
 )
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError, StoreError
 
 # Errors of S3, Azure and Google if not the object, but its bucket or container is missing.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")

@@ -1,4 +1,4 @@
-"""The settings of shared stores, and the format of their entries: compressed, and signed with one of the team's keys.
+"""Shared stores' interface, settings and entries, which are compressed, and signed with one of the team's keys.
 
 A cubin is code that will run, so its origin has to be checked. The signature covers the entry's kind and key, so no
 entry can replace another. The signature is verified before anything is decompressed, decoded or loaded, and it
@@ -13,16 +13,49 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib.metadata import EntryPoint
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
-from rtcompile.store.shared import BadEntryError, SharedStore, flag, one_of, seconds, size
+from rtcompile.store.shared import flag, one_of, seconds, size
+
+# --- the clients' interface ---------------------------------------------------------------------
+
+
+class StoreError(Exception):
+    """The store failed, or did not respond in time."""
+
+
+class BadEntryError(Exception):
+    """An entry is damaged, too large, of another key, or cannot be read; others may be intact."""
+
+
+class LeasesUnsupportedError(StoreError):
+    """The store ignores the condition "only if absent", so it supports no leases."""
+
+
+class SharedStore(Protocol):
+    """A shared store's client; any exception of a method counts as a failure of the store."""
+
+    name: str  # in messages: the address without a password
+    limits_time: (
+        bool  # whether it limits the time of each request itself; otherwise a thread makes it
+    )
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of `key`, or None."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep `data` under `key`."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Keep `data` if `key` is absent, and return whether it was."""
+
 
 # --- settings -----------------------------------------------------------------------------------
 
@@ -92,24 +125,18 @@ class RemoteSettings(NamedTuple):
 
 
 def open_store(address: str, settings: RemoteSettings | None = None) -> SharedStore:
-    """Return the client for an address, ours or of an entry point; it connects when it is first used."""
+    """Return the client for an address; it connects when it is first used."""
     scheme = urlsplit(address).scheme
     shown = f"RTCOMPILE_REMOTE={without_password(address)}"
-    if scheme in _CLIENTS:
-        entries = {scheme: EntryPoint(scheme, f"rtcompile.extras.cluster.{_CLIENTS[scheme]}", "")}
-    else:
-        entries = {entry.name: entry for entry in entry_points(group="rtcompile.stores")}
-    if scheme not in entries:
-        known = ", ".join(f"{name}://" for name in sorted({*_CLIENTS, *entries}))
-        raise InvalidRequest(
-            f"{shown}: an address begins with {known}; a package adds another scheme by an entry "
-            "point in the group rtcompile.stores"
-        )
+    if scheme not in _CLIENTS:
+        known = ", ".join(f"{name}://" for name in sorted(_CLIENTS))
+        raise InvalidRequest(f"{shown}: an address begins with {known}")
+    client = EntryPoint(scheme, f"rtcompile.extras.cluster.{_CLIENTS[scheme]}", "")
     try:
-        store: SharedStore = entries[scheme].load()(address, settings or RemoteSettings((address,)))
-    except Exception as error:  # noqa: BLE001  # a company's own store may raise anything
+        store: SharedStore = client.load()(address, settings or RemoteSettings((address,)))
+    except Exception as error:  # noqa: BLE001  # a client may raise anything
         text = first_line(error)
-        if isinstance(error, ModuleNotFoundError) and scheme in _CLIENTS:
+        if isinstance(error, ModuleNotFoundError):
             text = f"the package {error.name} is not installed; `pip install {error.name}`"
         raise InvalidRequest(f"{shown}: {text}") from None
     return store
@@ -161,14 +188,48 @@ _FINGERPRINT = 16  # hexadecimal digits
 
 
 class Key(NamedTuple):
-    """A key that signs entries, or only verifies them; store keys contain its fingerprint."""
+    """A key that signs entries, or only verifies them; their keys in a store contain its fingerprint."""
 
     kind: str
     fingerprint: str
     bytes_of_signature: int
     # Whether the second argument is this key's signature of the first.
     verifies: Callable[[bytes, bytes], bool]
-    sign: Callable[[bytes], bytes] | None
+    sign: Callable[[bytes], bytes] | None  # None if it only verifies
+
+    def store_key(self, kind: str, key: str) -> str:
+        """Return the key in a store of an entry that this key signs."""
+        return f"{self.fingerprint}/{kind}/{key}"
+
+    def seal(self, kind: str, key: str, data: bytes) -> bytes:
+        """Return the entry for `data` of a `kind` of `MOST_BYTES`, under `key`: compressed, and signed."""
+        import zstandard
+
+        assert self.sign is not None
+        body = _SIZE.pack(len(data)) + zstandard.ZstdCompressor(level=3).compress(data)
+        return _MAGIC + self.sign(_signed(kind, key, body)) + body
+
+    def open(self, kind: str, key: str, entry: object) -> bytes:
+        """Return the data of a sealed entry; raise `BadEntryError` if it is not valid."""
+        head = len(_MAGIC) + self.bytes_of_signature
+        if not isinstance(entry, bytes):
+            raise BadEntryError(f"the store returned {type(entry).__name__}, not bytes")
+        if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head + _SIZE.size:
+            raise BadEntryError("it is no entry of this version of rtcompile")
+        body = entry[head:]
+        if not self.verifies(_signed(kind, key, body), entry[len(_MAGIC) : head]):
+            raise BadEntryError("its signature is not of this team's key")
+        (size,) = _SIZE.unpack_from(body)
+        import zstandard
+
+        try:
+            packed = body[_SIZE.size :]
+            # Otherwise a frame with a false size could allocate that much memory.
+            if size > most_data(kind) or zstandard.frame_content_size(packed) != size:
+                raise BadEntryError(f"it is larger than any {kind}, or than it says")
+            return bytes(zstandard.ZstdDecompressor().decompress(packed, max_output_size=size))
+        except zstandard.ZstdError as error:
+            raise BadEntryError(str(error)) from None
 
 
 def _digest(label: bytes, key: bytes) -> str:
@@ -176,9 +237,7 @@ def _digest(label: bytes, key: bytes) -> str:
 
 
 # A placeholder for a key, if everybody who can reach the store is trusted.
-_UNSIGNED = Key(
-    "unsigned", "unsigned", 32, lambda _, found: found == bytes(32), lambda _: bytes(32)
-)
+UNSIGNED = Key("unsigned", "unsigned", 32, lambda _, found: found == bytes(32), lambda _: bytes(32))
 
 
 def secret_key(secret: bytes) -> Key:
@@ -229,49 +288,6 @@ def _cryptography() -> Any:
             "a key of Ed25519 needs the package cryptography: pip install cryptography"
         ) from None
     return cryptography
-
-
-class Envelope:
-    """Compresses and signs entries with the first key, and opens entries signed with any of the keys."""
-
-    def __init__(self, keys: Sequence[Key] = ()) -> None:
-        self.keys: tuple[Key, ...] = tuple(keys) or (_UNSIGNED,)
-        self.sign = self.keys[0].sign  # None if the first key only verifies
-
-    def store_key(self, kind: str, key: str, of: Key | None = None) -> str:
-        """Return an entry's key in a store, which depends on the signing key."""
-        return f"{(of or self.keys[0]).fingerprint}/{kind}/{key}"
-
-    def seal(self, kind: str, key: str, data: bytes) -> bytes:
-        """Return the entry for `data` of a `kind` of `MOST_BYTES`, under `key`."""
-        import zstandard
-
-        assert self.sign is not None
-        body = _SIZE.pack(len(data)) + zstandard.ZstdCompressor(level=3).compress(data)
-        return _MAGIC + self.sign(_signed(kind, key, body)) + body
-
-    def open(self, kind: str, key: str, entry: object, of: Key | None = None) -> bytes:
-        """Return the data of a sealed entry; raise `BadEntryError` if it is not valid."""
-        signer = of or self.keys[0]
-        head = len(_MAGIC) + signer.bytes_of_signature
-        if not isinstance(entry, bytes):
-            raise BadEntryError(f"the store returned {type(entry).__name__}, not bytes")
-        if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head + _SIZE.size:
-            raise BadEntryError("it is no entry of this version of rtcompile")
-        body = entry[head:]
-        if not signer.verifies(_signed(kind, key, body), entry[len(_MAGIC) : head]):
-            raise BadEntryError("its signature is not of this team's key")
-        (size,) = _SIZE.unpack_from(body)
-        import zstandard
-
-        try:
-            packed = body[_SIZE.size :]
-            # Otherwise a frame with a false size could allocate that much memory.
-            if size > most_data(kind) or zstandard.frame_content_size(packed) != size:
-                raise BadEntryError(f"it is larger than any {kind}, or than it says")
-            return bytes(zstandard.ZstdDecompressor().decompress(packed, max_output_size=size))
-        except zstandard.ZstdError as error:
-            raise BadEntryError(str(error)) from None
 
 
 def _signed(kind: str, key: str, body: bytes) -> bytes:

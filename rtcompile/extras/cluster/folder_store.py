@@ -14,9 +14,15 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from rtcompile import InvalidRequest
-from rtcompile.extras.cluster.entries import RemoteSettings, first_line, kind_of, most_bytes
+from rtcompile.extras.cluster.entries import (
+    BadEntryError,
+    LeasesUnsupportedError,
+    RemoteSettings,
+    first_line,
+    kind_of,
+    most_bytes,
+)
 from rtcompile.files import sealed
-from rtcompile.store.shared import BadEntryError, LeasesUnsupportedError
 
 # Another node replaced, removed or uses the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
@@ -27,6 +33,8 @@ _OLD_SECONDS = 3600.0
 
 class FolderStore:
     """The folder, made when something is first written; members of a group can replace its files."""
+
+    limits_time = False
 
     def __init__(self, address: str, settings: RemoteSettings) -> None:
         parts = urlsplit(address)

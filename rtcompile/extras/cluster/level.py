@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,15 +19,18 @@ from queue import SimpleQueue
 from typing import Any
 
 from rtcompile.errors import warn
-from rtcompile.extras.cluster.entries import REPLY_SECONDS, Envelope, first_line, most_data
-from rtcompile.store import shared
-from rtcompile.store.shared import (
+from rtcompile.extras.cluster.entries import (
+    REPLY_SECONDS,
     BadEntryError,
+    Key,
     LeasesUnsupportedError,
     SharedStore,
     StoreError,
-    note,
+    first_line,
+    most_data,
 )
+from rtcompile.store import shared
+from rtcompile.store.shared import note
 
 FIRST_SECONDS = 1.0  # for the first reply, which includes connecting
 _FIRST_CREDIT, _TRIAL_CREDIT, _MOST_CREDIT = 1.0, 0.5, 10.0  # _TRIAL_CREDIT: after a pause
@@ -59,11 +62,11 @@ class Level:
     def __init__(
         self,
         store: SharedStore,
-        envelope: Envelope,
+        keys: Sequence[Key],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store: Any = store  # also with methods that not all stores have
-        self.envelope = envelope
+        self.store = store
+        self.keys = keys  # the first signs, and all of them verify
         self.counts: dict[str, Any] = Counter[str]()  # those of seconds have fractions
         self.here = _Here()
         self.is_silent = False  # whether it is paused because it did not respond
@@ -84,14 +87,13 @@ class Level:
 
     def get(self, kind: str, key: str) -> bytes | None:
         """Return the verified data of an entry that any of the team's keys has signed."""
-        for signer in self.envelope.keys:
-            store_key = self.envelope.store_key(kind, key, signer)
+        for signer in self.keys:
             try:
-                entry = self.send(partial(self.store.get, store_key))
+                entry = self.send(partial(self.store.get, signer.store_key(kind, key)))
                 if isinstance(entry, bytes):
                     self.count("bytes_read", len(entry))
                 if entry is not None:
-                    return self.envelope.open(kind, key, entry, signer)
+                    return signer.open(kind, key, entry)
             except BadEntryError as error:
                 self.count("refused")
                 self._fail(f"returned an entry that is not used: {kind} {key[:16]}: {error}", _KEYS)
@@ -101,9 +103,13 @@ class Level:
         """Write an entry, unless every reader would reject it; return whether the store accepted it."""
         if len(data) > most_data(kind):
             return False
-        sealed, store_key = self.envelope.seal(kind, key, data), self.envelope.store_key(kind, key)
-        reply = self.send(lambda: [self.store.put(store_key, sealed)], waiting=waiting, writes=True)
-        if reply is None:
+        store_key, sealed = self._sealed(kind, key, data)
+
+        def write() -> bool:
+            self.store.put(store_key, sealed)
+            return True
+
+        if not self.send(write, waiting=waiting, writes=True):
             return False
         self.count("written")
         self.count("bytes_written", len(sealed))
@@ -111,9 +117,13 @@ class Level:
 
     def create(self, kind: str, key: str, data: bytes) -> bool | None:
         """Write an entry if there is none, and return whether it was written."""
-        sealed, store_key = self.envelope.seal(kind, key, data), self.envelope.store_key(kind, key)
-        created = self.send(partial(self.store.create, store_key, sealed), writes=True)
-        return None if created is None else bool(created)
+        request = partial(self.store.create, *self._sealed(kind, key, data))
+        created: bool | None = self.send(request, writes=True)
+        return created
+
+    def _sealed(self, kind: str, key: str, data: bytes) -> tuple[str, bytes]:
+        signer = self.keys[0]
+        return signer.store_key(kind, key), signer.seal(kind, key, data)
 
     # --- requests ------------------------------------------------------------------------
 
@@ -126,7 +136,7 @@ class Level:
             self._sent.append(begin)
         self.count("requests")
         try:
-            if not waiting or (self._has_replied and getattr(self.store, "limits_time", False)):
+            if not waiting or (self._has_replied and self.store.limits_time):
                 return request()
             return self.limited(request, REPLY_SECONDS if self._has_replied else FIRST_SECONDS)
         except (LeasesUnsupportedError, BadEntryError):

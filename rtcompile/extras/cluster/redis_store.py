@@ -14,13 +14,14 @@ from rtcompile.extras.cluster.entries import (
     CONNECT_SECONDS,
     LEASE_SECONDS,
     REPLY_SECONDS,
+    BadEntryError,
     RemoteSettings,
+    StoreError,
     kind_of,
     most_bytes,
     without_password,
 )
 from rtcompile.named import computed_once
-from rtcompile.store.shared import BadEntryError, StoreError
 
 # The parameters of redis-py by which a connection tells its client's name and version.
 _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]

@@ -28,7 +28,8 @@ from rtcompile.errors import InvalidRequest, RtcompileWarning, warn
 from rtcompile.extras.cluster.entries import (
     LEASE_SECONDS,
     REPLY_SECONDS,
-    Envelope,
+    UNSIGNED,
+    LeasesUnsupportedError,
     RemoteSettings,
     open_store,
     read_keys,
@@ -36,7 +37,6 @@ from rtcompile.extras.cluster.entries import (
 from rtcompile.extras.cluster.level import Level
 from rtcompile.store.shared import (
     Busy,
-    LeasesUnsupportedError,
     at_end,
     note,
 )
@@ -50,8 +50,7 @@ _FLUSH_SECONDS = 2.0  # at the process's end
 RENEW_SECONDS = 1.0
 _SURE_SECONDS = 3.0  # between a look-up and a lease
 _MOST_HELD_SECONDS = 300.0  # after which a lease ends in any case
-# Seconds for which an unrenewed lease is trusted: at first, after one that was not renewed, after two.
-_TRUSTED_SECONDS = (LEASE_SECONDS, 4.0, 0.0)
+_MOST_STALLS = 2  # after so many leases that were not renewed, none is trusted
 _DEAD_SECONDS = 60.0  # since the last renewal, by the nodes' clocks, which may differ
 _REPORTED_SECONDS = 2.0
 _MOST_TRIES = 5
@@ -209,7 +208,7 @@ class Leases:
         is_here = fields.get("machine") and fields["machine"] == _machine()
         if is_here and not os.path.exists(f"/proc/{fields.get('process')}"):
             return 0.0  # its process has ended
-        return _TRUSTED_SECONDS[min(self.stalls, len(_TRUSTED_SECONDS) - 1)]
+        return LEASE_SECONDS if self.stalls < _MOST_STALLS else 0.0
 
     def _stalled(self, fields: dict[str, Any], seconds: float) -> None:
         if fields and seconds > 2 * RENEW_SECONDS:
@@ -234,9 +233,9 @@ class Stores:
             raise InvalidRequest(
                 "RTCOMPILE_REMOTE: the package zstandard is not installed; `pip install zstandard`"
             )
-        envelope = Envelope(read_keys(settings.key_file) if settings.key_file else ())
-        self.writes = settings.mode == "rw" and envelope.sign is not None
-        self.levels = [Level(open_store(each, settings), envelope) for each in settings.addresses]
+        keys = read_keys(settings.key_file) if settings.key_file else (UNSIGNED,)
+        self.writes = settings.mode == "rw" and keys[0].sign is not None
+        self.levels = [Level(open_store(each, settings), keys) for each in settings.addresses]
         self.leases = Leases()
         self._reported_at = self._renewed_at = time.monotonic()
         self._owner = os.getpid()
@@ -247,15 +246,14 @@ class Stores:
     def lease(self, *given: Any, **more: Any) -> Any:
         """Return what `Leases.take` returns, from the first store that has leases."""
         for level in self.levels if self.writes else []:
-            if hasattr(level.store, "create"):
-                try:
-                    with suppress(LeasesUnsupportedError):
-                        taken = self.leases.take(level, *given, **more)
-                        if isinstance(taken, Lease):
-                            self.later(lambda: None)  # from now on it is renewed
-                        return taken
-                finally:
-                    level.here.waits_for_node = False
+            try:
+                with suppress(LeasesUnsupportedError):
+                    taken = self.leases.take(level, *given, **more)
+                    if isinstance(taken, Lease):
+                        self.later(lambda: None)  # from now on it is renewed
+                    return taken
+            finally:
+                level.here.waits_for_node = False
         return None
 
     # --- writing in the background -------------------------------------------------------
