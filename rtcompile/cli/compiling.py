@@ -221,18 +221,10 @@ def profile(given: Namespace) -> int:
     from rtcompile.build.measured import measure
     from rtcompile.extras.devtools import Profile
 
-    if given.trace is not None and not given.trace.endswith(".json"):
-        raise InvalidRequest(f"--trace needs a file that ends in .json, not {given.trace!r}")
     settings = Settings.from_environ().override(**overrides(given))
-    requested = list(requests(given, given.file))
-    if len(requested) > 1 and given.trace:
-        raise InvalidRequest("--trace is for one architecture: give one by --arch")
-    found = [Profile.of(measure(request, settings)) for request in requested]
+    found = [Profile.of(measure(request, settings)) for request in requests(given, given.file)]
     width = output.terminal_width(sys.stdout, 0)
     texts = [each.text(max(1, given.top), width) for each in found]
-    if given.trace:
-        found[0].save(given.trace)
-        texts.append(f"\n{absolute(given.trace)}")
     profiles = [each.fields() for each in found]
     output.print_result(given, {"file": given.file, "profiles": profiles}, "\n".join(texts))
     return 0

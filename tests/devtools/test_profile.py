@@ -1,7 +1,6 @@
 """Tests of profiles: their times add up, and they fail like builds."""
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +55,8 @@ def test_the_templates_are_counted_by_name(folder):
     assert "S<" in templates["S"].slowest
 
 
-def test_the_times_exclude_the_trace_itself(folder, monkeypatch):
+def test_without_the_trace_the_phases_remain(folder, monkeypatch):
     found = _profile(folder)
-    (front_end,) = [event for event in found.events if event["name"] == "CUDA C++ Front-End"]
-    assert front_end["dur"] / 1e3 == pytest.approx(dict(found.phases)["front end"], rel=0.01)
     observe = nvrtc.observe
 
     def crashing(function: str, *given: Any, **more: Any) -> Any:
@@ -99,31 +96,13 @@ def test_a_build_by_nvcc_has_no_profile_and_the_error_gives_a_way(folder):
         _profile(folder, backend="nvcc")
 
 
-def test_the_trace_contains_the_measured_times(folder, tmp_path, capsys):
-    trace = tmp_path / "p.json"
-    arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>", "--json"]
-    assert main([*arguments, "--trace", str(trace)]) == 0
-    (fields,) = json.loads(capsys.readouterr().out)["profiles"]
-    events = json.loads(trace.read_text())["traceEvents"]
-    assert {"build", "front end"} <= {event["name"] for event in events}
-    (front_end,) = [event for event in events if event["name"] == "front end"]
-    assert front_end["dur"] / 1e3 == pytest.approx(fields["phases"]["front end"], abs=0.1)
+def test_the_command_prints_all_figures(folder, run_json):
+    arguments = ["profile", str(folder / "k.cu"), "--arch", "sm_80", "-n", "k<int>"]
+    code, printed = run_json(*arguments)
+    (fields,) = printed["profiles"]
+    assert code == 0
+    assert fields["phases"]["front end"] > 0
     assert fields["templates"][0]["own"] > 0
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--trace", "p.txt"], ["--arch", "sm_80,sm_90", "--trace", "p.json"]]
-)
-def test_files_that_cannot_be_written_are_rejected_before_anything_is_compiled(folder, arguments):
-    assert main(["profile", str(folder / "k.cu"), "--arch", "sm_80", *arguments]) == 2
-
-
-def test_a_profile_is_saved_only_as_json(folder):
-    found = _profile(folder)
-    with pytest.raises(InvalidRequest, match=r"\.json, not"):
-        found.save(folder / "p.html")
-    with pytest.raises(InvalidRequest, match="cannot be written"):
-        found.save(folder / "no" / "p.json")
 
 
 def test_a_module_has_a_profile(folder):

@@ -1,22 +1,17 @@
-"""Profiles a build: the time of phases and templates, as tables and as a Chrome trace."""
+"""Profiles a build: the time of its phases and templates."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rtcompile.build.measured import Measured
-from rtcompile.errors import InvalidRequest, public
 from rtcompile.named import NamedTuple
-from rtcompile.request.values import path as checked_path
 from rtcompile.styling import table
 
 _SHOWN = 15  # rows of a table
-_HEADER = "Processing Header File"
 _FRONT_END = "CUDA C++ Front-End"
 
 
@@ -42,7 +37,7 @@ class TemplateCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """The times of a build. ``print`` shows tables, `save` writes a Chrome trace.
+    """The times of a build; ``print`` shows tables.
 
     Attributes
     ----------
@@ -62,7 +57,6 @@ class Profile:
     milliseconds: float
     phases: tuple[tuple[str, float], ...]
     templates: tuple[TemplateCost, ...]
-    events: tuple[dict[str, Any], ...] = field(default=())
 
     @classmethod
     def of(cls, found: Measured) -> Profile:
@@ -74,17 +68,13 @@ class Profile:
         inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
         milliseconds, waiting = (found.end - found.begin) * 1e3, found.queued * 1e3
         worker = max(0.0, milliseconds - waiting - sum(inside.values()))
-        front_end = inside.get("front end", 0.0)
-        events = _scaled(found.events, front_end)
-        spans = [("build", found.begin, found.end), *found.spans]
         return cls(
             program=found.program,
             arch=found.arch,
             compiler=found.compiler,
             milliseconds=milliseconds,
             phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
-            templates=_templates(events),
-            events=tuple(_chrome_events(spans, events)),
+            templates=_templates(found.events, inside.get("front end", 0.0)),
         )
 
     def __str__(self) -> str:
@@ -117,24 +107,6 @@ class Profile:
             "templates": [template._asdict() for template in self.templates],
         }
 
-    @public
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Chrome trace, whose path ends in ``.json``: Perfetto and speedscope show it as a flame graph.
-
-        Raises
-        ------
-        InvalidRequest
-            The path has another suffix, or cannot be written.
-        """
-        target = checked_path("path", path)
-        if not target.endswith(".json"):
-            raise InvalidRequest(f"path must end in .json, not {target!r}")
-        try:
-            with open(target, "w", encoding="utf-8") as file:
-                json.dump({"traceEvents": self.events}, file)
-        except OSError as error:
-            raise InvalidRequest(f"{target} cannot be written: {error.strerror}") from None
-
 
 def _end(name: str, width: int) -> str:
     """Cut a long name, keeping its end, which is the informative part of paths and templates."""
@@ -145,28 +117,16 @@ def _ms(cost: float) -> str:
     return f"{cost:.1f}"
 
 
-# --- Costs of templates ----------------------------------------------------------------
+def _templates(
+    events: Sequence[tuple[str, float, float, str]], front_end: float
+) -> tuple[TemplateCost, ...]:
+    """Return each template's own cost, from nested events of a trace, which itself takes time.
 
-
-# An event of NVRTC's trace: its name, begin and duration in microseconds since the compile began, and detail.
-_Event = tuple[str, float, float, str]
-
-
-def _scaled(events: Iterable[_Event], front_end: float) -> list[_Event]:
-    """Return the events of a trace, which itself takes time, at the times of a `front_end` of these milliseconds."""
-    traced = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)
-    factor = front_end * 1e3 / traced if traced else 1.0
-    return [
-        (name, begin * factor, lasted * factor, detail)
-        for name, begin, lasted, detail in events
-        # NVRTC 13.0 ends each header only where the next header without includes ends.
-        if name != _HEADER
-    ]
-
-
-def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
-    """Return each template's own cost, from nested events."""
+    The costs are scaled to a `front_end` of these milliseconds without the trace.
+    """
     found = [each for each in events if each[0].startswith("Instantiating Template")]
+    traced = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)
+    factor = front_end / traced if traced else 1e-3
     found.sort(key=lambda each: (each[1], -each[2]))
     own: list[float] = []
     stack: list[tuple[float, int]] = []  # ends and positions of the open events
@@ -182,31 +142,9 @@ def _templates(events: Iterable[_Event]) -> tuple[TemplateCost, ...]:
         name, _, instance = detail.partition(" [")
         instances[name].append((microseconds, instance.rstrip("]")))
     costs = [
-        TemplateCost(name, sum(max(0.0, cost) for cost, _ in each) / 1e3, len(each), max(each)[1])
+        TemplateCost(
+            name, factor * sum(max(0.0, cost) for cost, _ in each), len(each), max(each)[1]
+        )
         for name, each in instances.items()
     ]
     return tuple(sorted(costs, key=lambda template: -template.own))
-
-
-# --- The Chrome trace --------------------------------------------------------------------------------
-
-_ROWS = ("rtcompile", "compiler")
-
-
-def _chrome_events(
-    spans: Sequence[tuple[str, float, float]], events: Iterable[_Event]
-) -> Iterable[dict[str, Any]]:
-    """Yield the events of the Chrome trace, with rows for rtcompile and the compiler."""
-    for tid, row in enumerate(_ROWS):
-        yield {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": row}}
-    for name, begin, end in spans:
-        yield _event(name, begin, end, "rtcompile")
-    start = spans[1][1]  # when the compile began; the first span is the build
-    for name, begin, lasted, detail in events:
-        since, until = start + begin / 1e6, start + (begin + lasted) / 1e6
-        yield {**_event(name, since, until, "compiler"), "args": {"detail": detail}}
-
-
-def _event(name: str, begin: float, end: float, row: str) -> dict[str, Any]:
-    times = {"ts": round(begin * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
-    return {"name": name, "ph": "X", "pid": 0, "tid": _ROWS.index(row), **times}
