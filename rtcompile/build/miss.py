@@ -21,8 +21,8 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, file_clock_ns, next_tick
 from rtcompile.named import NamedTuple
 from rtcompile.request import option_table
-from rtcompile.request.key import EITHER
 from rtcompile.request.object_code import BuildInfo, ObjectCode, Record
+from rtcompile.request.request import EITHER
 from rtcompile.request.units import (
     Compiled,
     CompileFailure,

@@ -32,14 +32,13 @@ def _in_bundles(query: Query) -> Found | None:
         return None
     from rtcompile.lookup import bundles
 
-    return bundles.find(query)
+    return bundles.Search(query).exact()
 
 
 # Where code is looked for, in this order: the value of `BuildInfo.hit`, the function, and what it needs. A function that
 # is named by a text is in a module that a hit does not import.
 #
 # "nothing": the request alone. `find` stops after these levels, and so do batches and the queue of builds ahead.
-# "options": the request's options, parsed.
 # "plan": the plan. `is_cached` and `why` stop after this level, since the next ones cost time or write.
 # "lock": the plan, and the lock that lets one thread of one process build. A build takes the lock before it searches by
 # the plan, since the last holder may have built the same code; so nothing is searched twice.
@@ -47,7 +46,6 @@ LEVELS: tuple[tuple[str | None, Callable[[Query], Found | None] | str, str], ...
     ("memory", lookup.in_memory, "nothing"),
     ("bundle", _in_bundles, "nothing"),
     ("disk", lookup.in_index, "nothing"),
-    ("bundle", "rtcompile.build.planned:in_bundles", "options"),
     ("disk", "rtcompile.build.planned:in_records", "plan"),
     (None, "rtcompile.build.planned:in_failures", "lock"),  # raises the error
     ("remote", "rtcompile.build.planned:in_shared_stores", "lock"),
@@ -145,7 +143,7 @@ def is_cached(request: CompileRequest, settings: Settings) -> bool:
     query = query_of(request, settings)
     query.only_cached = True
     try:
-        return search(query, "nothing", "options", "plan") is not None
+        return search(query, "nothing", "plan") is not None
     except (JitDisabled, ToolkitNotFound):
         return False  # a linker input is not built, or there is no compiler
 

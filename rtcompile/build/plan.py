@@ -22,10 +22,10 @@ from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
 from rtcompile.request import units
 from rtcompile.request.arch import Choice
-from rtcompile.request.key import EITHER, KeyInputs
+from rtcompile.request.key import KeyInputs
 from rtcompile.request.object_code import ObjectCode, files_of
 from rtcompile.request.options import Options
-from rtcompile.request.request import CompileRequest, is_source
+from rtcompile.request.request import EITHER, CompileRequest, is_source, wanted_backend
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch, absolute
 from rtcompile.request.values import path as checked_path
@@ -81,7 +81,7 @@ def plan(
 ) -> Plan:
     """Make all decisions; `inputs` returns the linker inputs and their files."""
     options = effective_options(request.options, settings.debug)
-    backend = wanted_backend(request, settings)
+    backend = wanted_backend(request, settings.fallback)
     # NVCC runs programs, such as wrappers of a host compiler, that are edited more often than NVRTC.
     toolchain = toolkit.current(0.0 if backend == "nvcc" else CHECK_SECONDS)
     if backend in EITHER and toolchain.nvrtc is None and toolchain.nvcc is not None:
@@ -148,25 +148,14 @@ def choose_architecture(
     capability: Callable[[], tuple[int, int]],
 ) -> Choice:
     """Choose the architecture: ``arch=``, else the options', else the current device's (needs a GPU)."""
-    requested = requested_architecture(request, options, capability)
+    is_named = request.arch is None and options.arch
+    known = _capability_if_any(capability) if is_named else None
+    requested = compiler_options.requested_architecture(request, options, known)
     if requested is not None:
         archs.check(requested.arch, requested.target, compiler)
         return requested
     choice = archs.choose(capability(), compiler, virtual=virtual)
     return choice if request.target == "cubin" else choice._replace(target=request.target)
-
-
-def requested_architecture(
-    request: CompileRequest, options: Options, capability: Callable[[], tuple[int, int]]
-) -> Choice | None:
-    """Return the architecture that the caller chose; None for the device's."""
-    if request.arch is not None:
-        return Choice(request.arch, request.target, "requested by arch=")
-    requested = options.arch_for(_capability_if_any(capability)) if options.arch else None
-    if requested is None:
-        return None
-    target = "ptx" if requested.virtual and request.target == "cubin" else request.target
-    return Choice(requested.arch, target, "requested by the options")
 
 
 def own_directories(options: Options, *, last: bool = False) -> tuple[SearchDir, ...]:
@@ -188,19 +177,6 @@ def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[in
                 return found.version_pair
     compiler = toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
     return compiler.version_pair
-
-
-def wanted_backend(request: CompileRequest, settings: Settings) -> str:
-    """Return ``"auto"``, ``"nvrtc-first"``, or the one compiler that may be used.
-
-    The request's own backend decides; the policy says what ``"auto"`` means, and ``"nvrtc-first"`` what ``"nvcc"`` means.
-    """
-    if request.target == "fatbin":
-        return "nvcc"
-    if request.backend == "auto":
-        return {"always": "nvcc", "never": "nvrtc"}.get(settings.fallback, "auto")
-    is_first = request.backend == "nvcc" and settings.fallback == "nvrtc-first"
-    return settings.fallback if is_first else request.backend
 
 
 def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:

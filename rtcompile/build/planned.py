@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -49,12 +48,11 @@ def _reported(query: Query) -> ObjectCode:
     """Return the code, and call the listeners; without a compiler, compatible code from a bundle."""
     try:
         try:
-            found = None if query.settings.recompile else pipeline.search(query, "options")
-            code = _built_once(query) if found is None else found
+            code = _built_once(query)
         except (JitDisabled, ToolkitNotFound) as lacking:
             from rtcompile.build import from_bundle
 
-            code = from_bundle.Search(query).compatible(lacking)
+            code = from_bundle.compatible(query, lacking).obj
     except RtcompileError as error:
         if not query.quiet:
             lookup.report(query.request, error)
@@ -97,17 +95,6 @@ def _built_once(query: Query) -> ObjectCode:
 
 
 # --- the levels ------------------------------------------------------------------------------------
-
-
-def in_bundles(query: Query) -> Found | None:
-    """Return a bundle's code by the parsed options, in any spelling, without paths."""
-    if not query.settings.bundles and "rtcompile.lookup.bundles" not in sys.modules:
-        return None
-    from rtcompile.build import from_bundle
-
-    code = from_bundle.Search(query).exact()
-    # Bundles check their files each time, so no level above keeps the code.
-    return None if code is None else Found(code, Record(FileSet(uncacheable="bundled")))
 
 
 def in_records(query: Query) -> Found | None:

@@ -9,31 +9,30 @@ import os
 import sys
 import tempfile
 from argparse import Namespace
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcompile.build import from_bundle, pipeline, planned
-from rtcompile.build.from_bundle import Row, own_folders
+from rtcompile.build import pipeline, planned
 from rtcompile.build.many import compile_many
+from rtcompile.build.plan import linker_input
 from rtcompile.cli import BUNDLE_ACTIONS, output
 from rtcompile.cli.running import record_of
 from rtcompile.errors import InvalidRequest, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
-from rtcompile.files import sealed
-from rtcompile.files.fileset import FileSet, joined
+from rtcompile.files import headers, sealed
+from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import Header, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import bundles
-from rtcompile.lookup.bundles import Bundle, UnusableError, use_bundle
-from rtcompile.lookup.find import query_of
+from rtcompile.lookup.bundles import Bundle, Extent, Row, UnusableError, use_bundle
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.request import options as compiler_options
-from rtcompile.request.object_code import ObjectCode, files_of
-from rtcompile.request.request import CompileRequest, with_headers
+from rtcompile.request.object_code import ObjectCode, Record, files_of
+from rtcompile.request.request import CompileRequest
+from rtcompile.request.units import LinkInput
 from rtcompile.request.values import absolute, items, strings
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
@@ -84,10 +83,12 @@ def _list(given: Namespace, files: Sequence[str]) -> None:
     """Show the builds of bundles."""
     titles = ("program", "arch", "kind", "compiler", "options", "names")
     for path in files:
-        rows = [
-            (r.program, r.arch, r.kind, r.compiler, " ".join(r.options), ", ".join(r.names))
-            for r, *_ in read(Bundle(path))
-        ]
+        rows = []
+        for row, code, _ in read(Bundle(path)):
+            inputs = object_code.key_inputs(row.sealed_key, code).items()
+            texts = [f"{name[7:]} {text}".strip() for name, text in inputs if name[:7] == "option "]
+            names = dict(inputs)["name expressions"]
+            rows.append((row.program, row.arch, row.kind, row.compiler, " ".join(texts), names))
         _show(given, path, titles, rows)
 
 
@@ -143,8 +144,7 @@ def _targets(
             continue
         record = record_of(name, given)
         for request, recorded in stack.enter_context(warming.requests(record, archs)):
-            requested, by = recorded.requested(request)
-            yield Work(request, requested=requested, requested_by=by, origin=recorded.origin)
+            yield Work(request, origin=recorded.origin)
 
 
 def _show(
@@ -169,10 +169,6 @@ class Work:
     arguments: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(OVERRIDES))
     # A library's `Kernel`s, whose signatures are checked against the code.
     kernels: tuple[Any, ...] = ()
-    # The programs' own request, if it is not `request`, and their devices' compute capability; None for the build's
-    # architecture.
-    requested: CompileRequest | None = None
-    requested_by: tuple[int, int] | None = None
     origin: str = ""  # the line of a recorded program that requested it, "train.py:12"
 
     def label(self) -> str:
@@ -198,16 +194,15 @@ def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
     archs = strings("archs", archs)
     found: list[Work] = []
     for each in _works(items("targets", targets, "objects or names")):
-        request = with_headers(each.request)
-        own = replace(each, request=request, requested=each.requested or each.request)
+        request = each.request
         if request.arch is not None or compiler_options.parse(request.options).arch:
-            found.append(own)
+            found.append(each)
             continue
         if not archs:
             raise InvalidRequest(
                 f"{request.name}: no architecture to build for; give one, such as sm_90a"
             )
-        found += [replace(own, request=request.replace(arch=name)) for name in archs]
+        found += [replace(each, request=request.replace(arch=name)) for name in archs]
     if not found:
         raise InvalidRequest("nothing to bundle: the targets declare no kernels")
     return found
@@ -328,74 +323,59 @@ class UnbundleableError(Exception):
 
 def _contents(work: Work, code: ObjectCode) -> Contents:
     """Return a build's data for a bundle; raise `UnbundleableError` if it cannot be bundled."""
-    request, name = work.request, work.request.name
-    settings = work.settings()
-    inputs = from_bundle.key_inputs(request, settings)
-    if inputs is None:
-        raise UnbundleableError("link= contains sources; compile them and link the results")
+    request, settings = work.request, work.settings()
+    known = bundles.key_of(request, settings.debug)
     plan = planned.plan(request, settings)
+    if known is None or any(isinstance(each, CompileRequest) for each in _linked(request)):
+        raise UnbundleableError("link= contains sources; compile them and link the results")
+    key, shape = known
+    own = {each.path for each in plan.search if each.is_own and not headers.label(each.path)}
+    if own != {*shape.folders}:
+        raise UnbundleableError(
+            f"its folders {', '.join(own)} are not plain; give each as -I/folder"
+        )
     read = files_of(code.build) or FileSet(code.build.headers)
     if read.uncacheable and not read.headers:
         raise UnbundleableError(read.uncacheable)
     if read.current() is None:
-        raise InvalidRequest(f"{name}: a header changed while it was bundled; try again")
+        raise InvalidRequest(f"{request.name}: a header changed while it was bundled; try again")
     if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
         raise UnbundleableError(
             f"it includes {strays[0].path} by its path on this machine; give its folder by -I"
         )
-    row = Row(
-        key=inputs.bundle_key(),
-        arch=code.arch,
-        kind=code.kind,
-        backend=code.build.backend,
-        compiler=code.build.compiler,
-        cuda=int(code.build.compiler.split()[1].partition(".")[0]),
-        program=os.path.basename(name),
-        source=request.source_digest,
-        options=tuple(f"{label} {value}".strip() for label, value in inputs.options),
-        names=request.name_expressions,
-    )
-    folders = own_folders(plan.search)
-    own = [each for each in plan.search if each.path in folders and each.is_own]
+    program, compiler = os.path.basename(request.name), code.build.compiler
+    row = Row(request.source_digest, key, program, code.arch, code.kind, compiler)
     timeless = code.replace(build=code.build.replace(compiled_in=0.0))
+    inputs = plan.key_inputs.summary()
     return Contents(
         row,
-        object_code.encode(row.sealed_key(), timeless, row.program),
-        sealed.seal(bundles.CHECKS, "", _relocatable(read, own).packed(())),
-        tuple(_request_digests(work, row, len(folders))),
+        object_code.encode(row.sealed_key, timeless, program, inputs),
+        _encoded(read, tuple([SearchDir("", folder) for folder in shape.folders])),
     )
 
 
-def _relocatable(read: FileSet, own: Sequence[SearchDir]) -> FileSet:
-    """Return a build's files in the request's folders, with a folder's number in place of its path."""
-    split = relative_to(tuple(own))
+def _linked(request: CompileRequest) -> list[LinkInput | CompileRequest]:
+    return [linker_input(item, index) for index, item in enumerate(request.link)]
+
+
+def _encoded(read: FileSet, search: tuple[SearchDir, ...]) -> bytes:
+    """Return the record of a build's files in the request's folders, with a folder's number for its path."""
+    split = relative_to(search)
 
     def inside(paths: Iterable[str]) -> tuple[str, ...]:
-        return tuple([f"{number}/{rest}" for number, rest in map(split, paths) if number >= 0])
+        return tuple([path for path in paths if split(path)[0] >= 0])
 
     # Stats of the building machine are left out; the reader checks contents.
-    listed = []
-    for path, _, _, digest, size, *_ in read.headers:
-        number, rest = split(path)
-        if number >= 0:
-            listed.append(Header(f"{number}/{rest}", f"user{number}", rest, digest, size, 0, 0))
-    return FileSet(tuple(listed), inside(read.absent), inside(read.present))
-
-
-def _request_digests(work: Work, row: Row, folders: int) -> list[str]:
-    """Return the digests of the requests for which a build is valid, on a device and for its architecture."""
-    settings = work.settings()
-    requested = work.request if work.requested is None else work.requested
-    digests: dict[str, None] = {}
-    for request in (requested, requested.replace(arch=row.arch, target=row.kind)):
-        query = query_of(request, settings, work.requested_by or (row.arch.major, row.arch.minor))
-        found = bundles.digest_of(query)
-        inputs = from_bundle.key_inputs(request, settings)
-        is_exact = request.arch in (None, row.arch) and request.target == row.kind
-        # Another form of the request may need another build.
-        if inputs and inputs.bundle_key() == row.key and is_exact:
-            digests |= {found[0]: None} if found and len(found[1]) == folders else {}
-    return list(digests)
+    listed = tuple(
+        [
+            Header(each.path, f"user{number}", rest, each.digest, each.size, 0, 0)
+            for each in read.headers
+            for number, rest in [split(each.path)]
+            if number >= 0
+        ]
+    )
+    files = FileSet(listed, inside(read.absent), inside(read.present))
+    return object_code.encode_records("", [Record(files)], search=search)
 
 
 # --- The contents of a bundle -------------------------------------------------------------------------
@@ -406,34 +386,22 @@ class Contents(NamedTuple):
 
     row: Row
     code: bytes  # its object's file
-    checks: bytes  # the package's own headers, as `bundles.read_checks` reads them
-    queries: tuple[str, ...]
+    files: bytes  # the record of the package's own headers
 
 
 def read(bundle: Bundle) -> list[Contents]:
     """Return all builds of a bundle; raise `InvalidRequest` if a byte of it is damaged."""
+    found, end = [], 0
     try:
-        rows, found = from_bundle.read_rows(bundle), []
-        served = defaultdict[int, list[str]](
-            list
-        )  # the digests of the queries that each row serves
-        for query, numbers in bundle.queries.items():
-            for number in numbers:
-                served[number].append(query)
-        if unknown := served.keys() - set(range(len(rows))):
-            raise UnusableError(f"its index names row {min(unknown)}, which it does not have")
-        for number, row in enumerate(rows):
-            code, checks = map(bundle.blob, (row.code, row.checks))
-            bundles.read_checks(checks, defaultdict(str))
-            if object_code.decode(row.sealed_key(), code) is None:
-                raise UnusableError(f"the build of {row.program} does not verify")
-            found.append(Contents(row, code, checks, tuple(served[number])))
+        for row in bundle.rows():
+            bundle.object(row), bundle.files(row, None)
+            found.append(Contents(row, bundle.blob(row.code), bundle.blob(row.files)))
+            end = max(end, *(start + size for start, size, _ in (row.code, row.files)))
     except UnusableError as error:
         raise InvalidRequest(f"{bundle.path} cannot be used: {error}") from None
     if bundle.problem:
         raise InvalidRequest(f"{bundle.path}: {bundle.problem}")
-    ends = [start + size for row in rows for start, size, _ in (row.code, row.checks)]
-    end = bundle.end_of_index + max(ends, default=0)
+    end += bundle.end_of_index
     if os.path.getsize(bundle.path) > end:
         raise InvalidRequest(f"{bundle.path}: the bytes from {end} on belong to no build")
     return found
@@ -441,31 +409,17 @@ def read(bundle: Bundle) -> list[Contents]:
 
 def write(path: str, builds: Iterable[Contents]) -> None:
     """Write a bundle in one step, with the last build for each key, architecture, kind and CUDA version."""
-    last: dict[tuple[Any, ...], Contents] = {}
-    served: dict[tuple[Any, ...], dict[str, None]] = {}
-    for build in builds:
-        key = (build.row.key, build.row.arch, build.row.kind, build.row.cuda)
-        last[key] = build
-        served.setdefault(key, {}).update(dict.fromkeys(build.queries))
-    blobs: dict[bytes, int] = {}
+    last = {build.row.sealed_key: build for build in builds}
+    blobs: dict[bytes, Extent] = {}
     size = 0
     rows: list[bytes] = []
-    queries: dict[str, list[int]] = {}
-    for key, build in sorted(last.items(), key=lambda item: item[0]):
-        for query in served[key]:
-            queries.setdefault(query, []).append(len(rows))
-        extents = []
-        for blob in (build.code, build.checks):
+    for _, (row, *both) in sorted(last.items()):
+        for blob in both:
             if blob not in blobs:
-                blobs[blob] = size
+                blobs[blob] = size, len(blob), content_digest(blob)
                 size += len(blob)
-            extents += [str(blobs[blob]), str(len(blob)), content_digest(blob)]
-        row = build.row
-        texts = [row.key, str(row.arch), row.kind, row.backend, row.compiler, str(row.cuda)]
-        texts += [row.program, row.source, *extents, str(len(row.options)), *row.options]
-        rows.append(joined([*texts, *row.names]))
-    lines = "".join(f"{query} {' '.join(map(str, at))}\n" for query, at in sorted(queries.items()))
-    index = sealed.seal(bundles.INDEX, "", [lines.encode(), *rows])
+        rows.append(row._replace(code=blobs[both[0]], files=blobs[both[1]]).encode())
+    index = sealed.seal(bundles.INDEX, "", rows)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     sealed.publish(path, b"".join((bundles.HEAD.pack(bundles.MAGIC, len(index)), index, *blobs)))
     os.chmod(path, 0o644)  # other users may use an installed package

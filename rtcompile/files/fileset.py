@@ -170,7 +170,7 @@ class FileSet:
 
     def refreshed(self) -> FileSet | None:
         """Return the set with current stats if every file's contents are unchanged, else None."""
-        return self._compared()[0]
+        return self if self.is_empty else self._compared()[0]
 
     def difference(self) -> str:
         """Describe the first difference, ``"header /x/foo.h changed"``; ``""`` if there is none."""

@@ -1,9 +1,9 @@
 """The bundles in use, which packages carry and which are a level of the look-up, and the format of their files.
 
-A file has a head of fixed size, the sealed index, and the blobs of its rows: objects in the cache's format, and
-lists of the package's own headers, which are checked before use. The index maps digests of requests,
-without the paths of header folders, to builds. Bundles come from other machines, so their bytes are verified by
-digests, and the package's headers by contents. This module imports only what a hit needs.
+A file has a head of fixed size, the sealed index, and the blobs of its builds: an object in the cache's format, and a
+`Record` of the package's own headers, which are checked before use. Bundles come from other machines, so their bytes
+are verified by digests, and the package's headers by contents. Their keys have neither a path nor rtcompile's version,
+since a wheel is used in any folder and outlives upgrades. This module imports only what a hit needs.
 """
 
 from __future__ import annotations
@@ -11,27 +11,38 @@ from __future__ import annotations
 import os
 import struct
 
-from rtcompile.errors import warn
+from rtcompile.errors import InvalidRequest, UnsupportedArch, warn
 from rtcompile.files import sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files.fileset import FileSet, joined, texts_in
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import versioned_digest
-from rtcompile.lookup.find import WITHOUT_PATH, Found, Query, depends_on_directory, loaded
+from rtcompile.lookup.find import (
+    WITHOUT_PATH,
+    Found,
+    Query,
+    depends_on_directory,
+    links_of,
+    loaded,
+)
+from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
-from rtcompile.request.object_code import Record, hit
-from rtcompile.request.values import SUFFIXES, absolute
+from rtcompile.request.object_code import ObjectCode, Record, hit
+from rtcompile.request.request import EITHER, CompileRequest, is_source, wanted_backend
+from rtcompile.request.values import Arch, absolute, exact, working_directory
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import cuda_of_cupy, import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from typing import Any
+
+    from rtcompile.request.options import Options
 
 
 # --- The file ------------------------------------------------------------------------------------
 
-MAGIC = b"rtcompile bundle 7\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 8\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -44,15 +55,59 @@ class UnusableError(Exception):
     """A bundle cannot be used; the message says why."""
 
 
+class Row(NamedTuple):
+    """One build in a bundle's index."""
+
+    source: str  # its digest
+    key: str  # `key_of` the request
+    program: str
+    arch: Arch
+    kind: str  # "cubin" or "ptx"
+    compiler: str  # "nvrtc 12.9.86"
+    code: Extent = (0, 0, "")  # the object's file
+    files: Extent = (0, 0, "")  # the file of a `Record`
+
+    def encode(self) -> bytes:
+        """Return the row as `decode` reads it."""
+        texts = (*self[:6], *self.code, *self.files)
+        return joined(map(str, texts))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Row:
+        """Read a row of the index; raise `UnusableError` if it is none."""
+        try:
+            source, key, program, arch, kind, compiler, *numbers = texts_in(data)
+            start, size, digest, at, length, digest_of_files = numbers
+            code, files = (int(start), int(size), digest), (int(at), int(length), digest_of_files)
+            row = cls(source, key, program, Arch.parse(arch), kind, compiler, code, files)
+            _ = row.cuda
+            return row
+        except (ValueError, IndexError, InvalidRequest) as error:
+            raise UnusableError(f"its index cannot be understood ({error})") from None
+
+    @property
+    def backend(self) -> str:
+        """The compiler's name."""
+        return self.compiler.partition(" ")[0]
+
+    @property
+    def cuda(self) -> int:
+        """The compiler's major version."""
+        return int(self.compiler.split()[1].partition(".")[0])
+
+    @property
+    def sealed_key(self) -> str:
+        """The key that the row's object is sealed under."""
+        return " ".join((self.key, str(self.arch), self.kind, str(self.cuda)))
+
+
 class Bundle:
     """A bundle on disk, read at first use; an unusable one is ignored with one warning."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.problem = ""  # why it is ignored, "" while it is not
-        self.rows: list[bytes] = []
-        # Digests of requests to the rows that are valid for them.
-        self.queries: dict[str, list[int]] = {}
+        self._rows: dict[str, list[bytes]] = {}  # by the source's digest
         self.end_of_index = 0  # the position of the first blob; 0 until it is open
 
     def open(self) -> bool:
@@ -77,22 +132,43 @@ class Bundle:
             fields = None
         if not fields:
             raise UnusableError("it is damaged")
-        queries: dict[str, list[int]] = {}
-        try:
-            for line in fields[0].decode().splitlines():
-                query, *rows = line.split(" ")
-                queries[query] = [int(row) for row in rows]
-        except ValueError as error:
-            raise UnusableError(f"its index cannot be understood ({error})") from None
-        self.queries, self.rows = queries, fields[1:]
+        for row in fields:
+            source = row.partition(b"\0")[0].decode("ascii", "replace")
+            self._rows.setdefault(source, []).append(row)
         self.end_of_index = HEAD.size + size
         return True
+
+    def rows(self, source: str | None = None) -> list[Row]:
+        """Return the builds of a source by its digest, or all; raise `UnusableError` if the index is damaged."""
+        if not self.open():
+            return []
+        every = self._rows.values() if source is None else [self._rows.get(source, ())]
+        return [Row.decode(row) for rows in every for row in rows]
 
     def ignore(self, reason: str) -> None:
         """Stop using the bundle, and warn once."""
         if not self.problem:
             self.problem = reason
             warn(f"kernel bundle {self.path} is ignored: {reason}. None of its builds is used.")
+
+    def object(self, row: Row) -> ObjectCode:
+        """Return the code of a row; raise `UnusableError` if it is another's, or of another format."""
+        decoded = object_code.decode(row.sealed_key, self.blob(row.code))
+        if decoded is None:
+            raise UnusableError("it contains builds of another format, or under another's key")
+        return decoded[1]
+
+    def files(self, row: Row, folders: Sequence[str] | None) -> FileSet:
+        """Return the package's own headers that a row was compiled from, in these folders; without, numbered."""
+        search: Any = None if folders is None else ()
+        if folders:
+            from rtcompile.files.headers import SearchDir
+
+            search = tuple([SearchDir(f"user{at}", path) for at, path in enumerate(folders)])
+        records = object_code.decode_records("", self.blob(row.files), search)
+        if not records:
+            raise UnusableError("its lists of headers cannot be understood")
+        return records[0].files
 
     def blob(self, extent: Extent) -> bytes:
         """Return a blob; raise `UnusableError` if its digest differs from the index."""
@@ -115,28 +191,7 @@ class Bundle:
             os.close(descriptor)
 
 
-# --- The files to check before a build is used ----------------------------------------------------
-
-CHECKS = "bundle checks"  # the kind of the sealed blob that `read_checks` reads
-
-
-def read_checks(data: bytes, folders: Sequence[str] | Mapping[int, str]) -> FileSet:
-    """Decode a list of files to check, in these folders; raise `UnusableError` if it is damaged."""
-
-    def here(path: str) -> str:
-        at, _, rest = path.partition("/")
-        return f"{folders[int(at)]}/{rest}"
-
-    try:
-        return FileSet.unpacked(sealed.unseal(CHECKS, "", data) or ()).moved(here)
-    except (ValueError, LookupError, StopIteration, struct.error) as error:
-        raise UnusableError(f"its checks cannot be understood ({error})") from None
-
-
 # --- The bundles in use ---------------------------------------------------------------------------
-
-_QUOTES_AND_LISTS = frozenset("\"'\\,")
-_MAX_KNOWN = 8192
 
 # By path, in the order of use. The value is None until the bundle is first searched.
 _bundles: dict[str, Bundle | None] = {}
@@ -213,148 +268,192 @@ def cuda_major() -> int | None:
     return _installed[path]
 
 
+# --- The key of a request, without its folders ------------------------------------------------------
+
+_MAX_KNOWN = 8192
+_PLAIN = tuple([each for each in WITHOUT_PATH if "arch" not in each])
+
+
+class Shape(NamedTuple):
+    """Options without the paths of their folders, of which a key has only how they are nested."""
+
+    text: str
+    folders: tuple[str, ...]
+    parsed: Options | None = None  # None for options that name no architecture
+
+
+_shapes: dict[tuple[tuple[str, ...], str], Shape] = {}  # 20 to 100 us, of a hit's 150
+
+
+def key_of(request: CompileRequest, debug: bool) -> tuple[str, Shape] | None:
+    """Return the key of a request's builds, for any architecture; None if it is invalid or links sources."""
+    if any(is_source(item) or isinstance(item, CompileRequest) for item in request.link):
+        return None  # no bundle records the headers of such a source
+    try:
+        directory = working_directory("") if depends_on_directory(request) else ""
+        shape = _shapes.get((request.options, directory)) or shape_of(request.options)
+    except InvalidRequest:  # planning raises the error
+        return None
+    if len(_shapes) >= _MAX_KNOWN:
+        _shapes.clear()
+    _shapes[request.options, directory] = shape
+    links = links_of(request.link)
+    folder, _, program = request.name.rpartition("/")
+    given = (
+        "bundle 2",
+        request.source_digest,
+        program,
+        _nested(f"{folder}/", shape.folders),
+        shape.text,
+        sorted({*request.name_expressions}),
+        request.headers,
+        None if links is None else [link[-1] for link in links],
+        debug,
+    )
+    return content_digest(repr(given).encode()), shape
+
+
+def shape_of(options: tuple[str, ...]) -> Shape:
+    """Return the shape of options, from the parser unless they are macros and the like, and folders after ``-I``."""
+    plain: list[str] = []
+    folders: list[str] = []
+    given = iter(options)
+    for option in given:
+        words = option.split()
+        if words == ["-I"]:
+            words = [f"-I{next(given, '')}"]
+        elif option.startswith("-I") and not any(word[0] == "-" for word in words[1:]):
+            words = [option]  # the path may contain blanks
+        is_quoted = len(words) > 1 and ("'" in option or '"' in option)
+        for word in words:
+            if word.startswith("-I") and word[2:3] not in ("", "'", '"'):
+                plain.append("-I")
+                folders.append(absolute(word[2:].removeprefix("=").strip()))
+            elif word.startswith(_PLAIN) and len(word) > 2 and not is_quoted:
+                plain.append(word.lstrip("-"))  # ``-std=`` and ``--std=`` are one option
+            else:
+                return _parsed_shape(options)
+    return Shape(repr((plain, [_nested(each, folders) for each in folders])), tuple(folders))
+
+
+def _parsed_shape(options: tuple[str, ...]) -> Shape:
+    from rtcompile.request.options import parse
+
+    parsed = parse(options)
+    folders = tuple([absolute(path) for path in (*parsed.include_dirs, *parsed.last_dirs)])
+    nested = [_nested(path, folders) for path in folders]
+    nested += [_nested(absolute(path), folders) for path in parsed.pre_includes]
+    return Shape(repr((parsed.key_fields, len(parsed.last_dirs), nested)), folders, parsed)
+
+
+def _nested(path: str, folders: Sequence[str]) -> str:
+    """Return a path as the position of the innermost folder above it and the rest; "" if there is none."""
+    above = max([each for each in folders if path.startswith(f"{each}/")], key=len, default="")
+    return f"{folders.index(above)} {path[len(above) + 1 :]}" if above else ""
+
+
 # --- The level of the look-up ----------------------------------------------------------------------
 
 
-def find(query: Query) -> Found | None:
-    """Return a request's build in the bundles in use; None if there is none or a plan is needed."""
-    searched = in_use(query.settings.bundles)
-    cuda = cuda_major() if searched else None
-    found = digest_of(query) if searched else None
-    if found is None or cuda is None:
+class Search:
+    """The search for a request in the bundles in use."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.bundles = in_use(query.settings.bundles)
+        self.shape = Shape("", ())
+        # The builds under the request's key, by its compiler, and for the CUDA of this process.
+        self.found: list[tuple[Bundle, Row]] = []
+        for bundle in self.bundles:
+            try:
+                self._add(bundle)
+            except UnusableError as error:
+                bundle.ignore(str(error))
+
+    def _add(self, bundle: Bundle) -> None:
+        request, settings = self.query.request, self.query.settings
+        rows = bundle.rows(request.source_digest)
+        # The key is needed only if a bundle has the source.
+        known = key_of(request, settings.debug) if rows else None
+        if known is None:
+            return
+        key, self.shape = known
+        backend = wanted_backend(request, settings.fallback)
+        rows = [row for row in rows if row.key == key and backend in (*EITHER, row.backend)]
+        cuda = cuda_major() if rows else None
+        found = [(bundle, row) for row in rows if cuda in (None, row.cuda)]
+        self.found += found
+        made_with = {row.cuda for row in (bundle.rows() if rows and not found else ())}
+        if made_with and cuda not in made_with:
+            made = " and ".join(map(str, sorted(made_with)))
+            raise UnusableError(f"it was made with CUDA {made}, and this process uses CUDA {cuda}")
+
+    def exact(self) -> Found | None:
+        """Return the bundled build of exactly this request, or None."""
+        for wanted in self._wanted() if self.found else ():
+            for bundle, row in self.found:
+                if (row.arch, row.kind) == wanted and (found := self.load(bundle, row)):
+                    return found
         return None
-    for bundle in searched:
+
+    def _wanted(self) -> list[tuple[Arch, str]]:
+        """Return the architectures and kinds for which a compiler of any version would compile."""
+        target = self.query.request.target
         try:
-            build = _find_in(bundle, *found, cuda, query.recent) if bundle.open() else None
+            if requested := self.requested():
+                return [requested]
+        except UnsupportedArch:  # planning raises it, or passes over the architecture
+            return []
+        if self.query.capability is None:
+            return []
+        if self.query.settings.ptx and target == "cubin":
+            target = "ptx"
+        return [(arch, target) for arch in exact(self.query.capability)]
+
+    def requested(self) -> tuple[Arch, str] | None:
+        """Return the architecture and kind that the caller chose; None for the device's."""
+        request, parsed = self.query.request, self.shape.parsed
+        if request.arch is not None:
+            return request.arch, request.target
+        if parsed is None:
+            return None
+        from rtcompile.request.options import requested_architecture
+
+        choice = requested_architecture(request, parsed, self.query.capability)
+        return None if choice is None else (choice.arch, choice.target)
+
+    def load(self, bundle: Bundle, row: Row) -> Found | None:
+        """Return a build with the package's own headers; None if these have changed since."""
+        try:
+            files = self._unchanged(bundle, row)
+            if files is None:
+                return None
+            return Found(hit(bundle.object(row), files, "bundle"), Record(files))
         except UnusableError as error:
             bundle.ignore(str(error))
-            continue
-        if build is not None:
-            return build
-    return None
+            return None
 
-
-def _find_in(
-    bundle: Bundle, request: str, folders: tuple[str, ...], cuda: int, recent: bool
-) -> Found | None:
-    rows = bundle.queries.get(request)
-    if rows is None:
-        return None
-    try:
-        read = [(bundle.rows[row].split(b"\0"), row) for row in rows]
-        suffixes = [
-            (SUFFIXES.index(fields[1].decode().lstrip("sm_0123456789")), row)
-            for fields, row in read
-            if fields[5] == b"%d" % cuda
-        ]
-        for _, row in sorted(suffixes):
-            if build := load(bundle, row, folders, recent):
-                return build
-    except (IndexError, ValueError) as error:
-        raise UnusableError(f"its index cannot be understood ({error})") from None
-    return None
-
-
-def load(bundle: Bundle, row: int, folders: tuple[str, ...], recent: bool = False) -> Found | None:
-    """Return the build of a row with the package's own headers; None if these have changed since."""
-    fields = bundle.rows[row].split(b"\0")
-    checks = _extent(fields[11:14])
-    checked = _checked_files(bundle, checks, folders, recent)
-    if checked is None:
-        return None
-    key = b" ".join((*fields[:3], fields[5])).decode("utf-8", "surrogateescape")
-    decoded = object_code.decode(key, bundle.blob(_extent(fields[8:11])))
-    if decoded is None:
-        raise UnusableError("it contains builds of another format, or under another's key")
-    return Found(hit(decoded[1], checked, "bundle"), Record(checked))
-
-
-def _extent(texts: Sequence[bytes]) -> Extent:
-    try:
-        start, size, digest = (text.decode() for text in texts)
-        return int(start), int(size), digest
-    except ValueError as error:
-        raise UnusableError(f"its index cannot be understood ({error})") from None
+    def _unchanged(self, bundle: Bundle, row: Row) -> FileSet | None:
+        folders = self.shape.folders
+        known = _known.get((row.files[2], folders))
+        if known is None:
+            known = bundle.files(row, folders)
+        elif known.is_unchanged(self.query.recent):
+            return known
+        now = known.refreshed()
+        if now is not None:
+            now.packed(folder_of_cupy())
+            if len(_known) >= _MAX_KNOWN:
+                _known.clear()
+            _known[row.files[2], folders] = now
+        return now
 
 
 # The packages' own headers at the last comparison, by the digest of their list and the folders.
 _known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
 
 
-def _checked_files(
-    bundle: Bundle, checks: Extent, folders: tuple[str, ...], recent: bool
-) -> FileSet | None:
-    """Return the package's own headers if they are the same as when the build was compiled."""
-    known = _known.get((checks[2], folders))
-    if known is None:
-        known = read_checks(bundle.blob(checks), folders)
-    elif known.is_unchanged(recent):
-        return known
-    now = known.refreshed()
-    if now is not None:
-        now.packed(folder_of_cupy())
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        _known[checks[2], folders] = now
-    return now
-
-
 def folder_of_cupy() -> tuple[str, ...]:
     """Return CuPy's header folder, which counts as the toolkit's, since its kernels share a hundred headers."""
     folder = getattr(loaded("cupy._core.core"), "_get_header_dir_path", None)
     return (f"{folder()}/",) if folder is not None else ()
-
-
-# --- The digest of a request without its folders ---------------------------------------------------
-
-
-_Shape = tuple[tuple[str, ...], tuple[str, ...]]
-_shapes: dict[tuple[str, ...], _Shape | None] = {}  # 20 to 100 us, of a hit's 150
-
-
-def digest_of(query: Query) -> tuple[str, tuple[str, ...]] | None:
-    """Return a request's digest without its folders, and the folders; None if it depends on more."""
-    request = query.request
-    identity = query.identity
-    if identity is None or depends_on_directory(request) or "/" in request.name:
-        return None
-    if request.link:
-        return None
-    shape = _shapes.get(request.options, ())
-    if shape == ():
-        if len(_shapes) >= _MAX_KNOWN:
-            _shapes.clear()
-        shape = _shapes[request.options] = shape_of(request.options)
-    if not shape:
-        return None
-    options, folders = shape
-    assert identity[1] is request.options
-    return versioned_digest("request", [repr((*identity[:1], options, *identity[2:]))]), folders
-
-
-def _words(option: str) -> list[str]:
-    """Return the options in one string, "-DN=1 -lineinfo", if none contains a path."""
-    words = option.split()
-    is_plain = not _QUOTES_AND_LISTS & {*option}
-    if is_plain and all(len(w) > 2 and w.startswith(WITHOUT_PATH) for w in words):
-        return words
-    return [option]
-
-
-def shape_of(options: tuple[str, ...]) -> _Shape | None:
-    """Return the options with each folder replaced by its position in the others, and the folders."""
-    options = tuple([word for option in options for word in _words(option)])
-    folders = [option[2:] for option in options if option.startswith("-I/")]
-    if len(set(folders)) < len(folders) or any(len(option.split()) != 1 for option in options):
-        return None
-    if any(os.path.normpath(path) != path or _QUOTES_AND_LISTS & {*path} for path in folders):
-        return None
-    shape = []
-    for option in options:
-        if option.startswith("-I/"):
-            inside = [each for each in folders if option.startswith(f"-I{each}/")]
-            parent = max(inside, key=len, default="")
-            rest = option[len(f"-I{parent}/") :] if parent else ""
-            option = f"-I {folders.index(parent) if parent else ''} {rest}"
-        shape.append(option)
-    return tuple(shape), tuple(folders)

@@ -11,6 +11,7 @@ import time
 
 from rtcompile.errors import DriverError, InvalidRequest, UnsupportedArch
 from rtcompile.files import sealed
+from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, versioned_digest
 from rtcompile.request.object_code import (
@@ -212,7 +213,7 @@ def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> Query:
     """Return the query for a request, without identity if an element of `link` or the directory is gone."""
-    links = _links(request.link) if request.link else ()
+    links = links_of(request.link)
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
         links = None
@@ -226,15 +227,18 @@ def query_of(
     return Query(request, settings, environment, capability, links)
 
 
-def _links(items: Iterable[object]) -> tuple[object, ...] | None:
-    """Return the identity of the elements of ``link=``; None if one is invalid or cannot be read."""
-    found: list[object] = []
+def links_of(items: Iterable[object]) -> tuple[Any, ...] | None:
+    """Return the identity of the elements of ``link=``; None if one is invalid or cannot be read.
+
+    The identity of an object, or of a file, ends with its digest.
+    """
+    found: list[Any] = []
     for item in items:
         if isinstance(item, ObjectCode):
-            found.append((item.kind, versioned_digest("link", [item.code])))
+            found.append((item.kind, content_digest(item.code)))
         elif isinstance(item, tuple) and hasattr(item, "data"):  # a `LinkInput`
             kind, name, data = item
-            found.append((kind, name, versioned_digest("link", [data])))
+            found.append((kind, name, content_digest(data)))
         elif is_source(item):
             found.append(item)
         elif isinstance(item, CompileRequest) and not item.link:
@@ -243,7 +247,7 @@ def _links(items: Iterable[object]) -> tuple[object, ...] | None:
         elif isinstance(item, (str, os.PathLike)):
             try:
                 path = absolute(os.fsdecode(item))
-                found.append((path, versioned_digest("link", [sealed.read_given(path)])))
+                found.append((path, content_digest(sealed.read_given(path))))
             except (OSError, ValueError, TypeError, InvalidRequest):
                 return None  # planning raises the error
         else:

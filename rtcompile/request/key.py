@@ -1,6 +1,7 @@
 """Cache keys, and the decision whether a build may be cached and shared. Pure.
 
-All keys except `bundle_key` contain rtcompile's version, as the names of index entries do (`environment.versioned_digest`).
+All keys contain rtcompile's version, as the names of index entries do (`environment.versioned_digest`); only those of
+bundles (`lookup.bundles.key_of`) do not.
 
 Fields are labelled and length-prefixed, so ``field("a", "bc")`` never equals ``field("ab", "c")``.
 """
@@ -20,6 +21,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.named import NamedTuple, computed_once
 from rtcompile.request import cxx
 from rtcompile.request.object_code import ObjectCode
+from rtcompile.request.request import EITHER
 from rtcompile.request.values import Arch
 
 # --- Cache keys: the digest of labelled, length-prefixed fields -----------------------------------
@@ -40,10 +42,6 @@ def fields(label: str, values: Iterable[str]) -> list[bytes]:
 def digest(found: Iterable[bytes]) -> str:
     """Return the key that these fields make, in hexadecimal."""
     return content_digest(b"".join(found))
-
-
-# The requests for which NVRTC is tried first and NVCC may compile too.
-EITHER = ("auto", "nvrtc-first")
 
 
 class KeyInputs(NamedTuple):
@@ -107,13 +105,6 @@ class KeyInputs(NamedTuple):
     def all_compilers(self) -> str:
         """Return the identities of all compilers and of the linker, on which a failure depends."""
         return repr([*sorted(self.compilers.items()), self.linker])
-
-    def bundle_key(self) -> str:
-        """Return the key of builds in a package's bundle: only what the package itself decides."""
-        # It leaves out architecture, compiler, toolkit directories and rtcompile's version, since bundles in wheels
-        # must outlive upgrades. The number is the version of the options' normal form.
-        own = tuple(directory for directory in self.search if directory.is_own)
-        return digest([field("key", "bundle 1"), *self._replace(search=own)._given()])
 
     def serves(self, backend: str, compiler: str) -> bool:
         """Return whether an object of this compiler may be used; without NVCC here, any NVCC's may."""

@@ -392,7 +392,7 @@ def decode_records(
     try:
         for at in range(0, len(fields), _RECORD_FIELDS):
             files = FileSet.unpacked(fields[at + 1 : at + _RECORD_FIELDS])
-            if move is not None:
+            if move is not None and not files.is_empty:
                 files = files.moved(move)
                 hash(files)  # raises if the fields do not fit together
             object_key, backend, compiler, reason, failed, *notes = texts_in(fields[at])

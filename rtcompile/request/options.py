@@ -9,11 +9,11 @@ import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rtcompile.errors import InvalidRequest, UnsupportedArch, shown
 from rtcompile.named import NamedTuple, computed_once
-from rtcompile.request.arch import runs_on
+from rtcompile.request.arch import Choice, runs_on
 from rtcompile.request.option_table import (
     BY_NAME,
     BY_SPELLING,
@@ -24,6 +24,9 @@ from rtcompile.request.option_table import (
     Spec,
 )
 from rtcompile.request.values import Arch
+
+if TYPE_CHECKING:
+    from rtcompile.request.request import CompileRequest
 
 # --- Options as users write them ------------------------------------------------------------------
 
@@ -267,6 +270,19 @@ class Options(NamedTuple):
         fields += [("ptxas", option) for option in self.ptxas]
         fields += [("unknown", option) for option in self.unknown]
         return tuple(fields)
+
+
+def requested_architecture(
+    request: CompileRequest, options: Options, capability: tuple[int, int] | None
+) -> Choice | None:
+    """Return the architecture that the caller chose, for a device if there is one; None for the device's."""
+    if request.arch is not None:
+        return Choice(request.arch, request.target, "requested by arch=")
+    requested = options.arch_for(capability)
+    if requested is None:
+        return None
+    target = "ptx" if requested.virtual and request.target == "cubin" else request.target
+    return Choice(requested.arch, target, "requested by the options")
 
 
 def parse(options: Iterable[str]) -> Options:

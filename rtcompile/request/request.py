@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 BACKENDS = ("auto", "nvrtc", "nvcc")
+# The wanted backends for which NVRTC is tried first and NVCC may compile too.
+EITHER = ("auto", "nvrtc-first")
 _NONE: tuple[object, ...] = ()
 _CUBIN = TARGETS[0]
 DEFAULT_NAME = "kernel.cu"
@@ -122,6 +124,19 @@ class CompileRequest(Value):
     def source_digest(self) -> str:
         """The source's digest, which keys contain instead of the long source."""
         return content_digest(self.source.encode())
+
+
+def wanted_backend(request: CompileRequest, fallback: str) -> str:
+    """Return ``"auto"``, ``"nvrtc-first"``, or the one compiler that may be used.
+
+    The request's own backend decides; the policy says what ``"auto"`` means, and ``"nvrtc-first"`` what ``"nvcc"`` means.
+    """
+    if request.target == "fatbin":
+        return "nvcc"
+    if request.backend == "auto":
+        return {"always": "nvcc", "never": "nvrtc"}.get(fallback, "auto")
+    is_first = request.backend == "nvcc" and fallback == "nvrtc-first"
+    return fallback if is_first else request.backend
 
 
 def folder_options(name: str, given: object) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
-from rtcompile.request.key import EITHER, KeyInputs, is_portable, path_bound, reason_against
+from rtcompile.request.key import KeyInputs, is_portable, path_bound, reason_against
 from rtcompile.request.object_code import (
     MOST_LISTED,
     RECORDS,
@@ -33,6 +33,7 @@ from rtcompile.request.object_code import (
     encode_records,
     hit,
 )
+from rtcompile.request.request import EITHER
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.folder import Folder, Memory, count, take_counts

@@ -10,13 +10,11 @@ import pytest
 
 import rtcompile
 from rtcompile import toolkit
-from rtcompile.build import from_bundle as file
 from rtcompile.cli import bundling
 from rtcompile.errors import BatchError, JitDisabled, RtcompileWarning, ToolkitNotFound
-from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import bundles, environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.bundles import Bundle
+from rtcompile.lookup.bundles import Bundle, Row, UnusableError
 from rtcompile.request.request import CompileRequest
 from rtcompile.toolkit.model import Toolchain
 from tests.packages import HEADER, PLAIN, SOURCE, Package, edit_header
@@ -78,6 +76,47 @@ def test_the_packages_own_headers_are_recorded_and_a_new_one_that_comes_first_is
     assert header.path.startswith(str(package.folder))
     package.write("cuda_fp16.h", "")
     assert package.load().module.compile("sm_80").build.hit is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"options": ("-Iinc", "-DN=1 -lineinfo")},
+        {"options": ("-I inc", "-DN=1"), "name": "sources/k.cu"},
+        {"options": ("-isystem", "inc", "-include", "own.cuh")},
+        {"options": ("-I", "inc", "-arch=sm_80"), "headers": {"given.cuh": ""}},
+    ],
+    ids=["relative", "of a file", "parsed", "architecture and header texts"],
+)
+def test_a_build_is_found_in_any_folder_by_its_own_headers(tmp_path, monkeypatch, given):
+    request = CompileRequest('#include "own.cuh"\n' + PLAIN, **given)
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        (folder / "inc").mkdir(parents=True)
+        (folder / "inc/own.cuh").write_text("// nothing\n")
+        monkeypatch.chdir(folder)
+        if folder.name == "one":
+            bundling.bundle([request], tmp_path / "k.rtcb", archs=["sm_80"], progress=False)
+    bundles.use_bundle(tmp_path / "k.rtcb")
+    on_device(monkeypatch, 8, 0)
+    (found,) = rtcompile.compile_many([request], progress=False)
+    assert (found.build.hit, str(found.arch)) == ("bundle", "sm_80")
+    assert [header.path for header in found.build.headers] == [str(folder / "inc/own.cuh")]
+    (folder / "inc/own.cuh").write_text("// edited\n")
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "empty"))
+    with pytest.raises(BatchError, match=r"two/inc/own\.cuh changed"):
+        rtcompile.compile_many([request], progress=False)
+
+
+def test_a_program_that_links_objects_is_found(tmp_path, monkeypatch):
+    part = rtcompile.compile("__device__ int f() { return 1; }", arch="sm_80", target="object")
+    (tmp_path / "part.o").write_bytes(part.code)
+    source = "__device__ int f(); __global__ void k(int* x) { *x = f(); }"
+    request = CompileRequest(source, options=("-dc",), link=[str(tmp_path / "part.o")])
+    bundling.bundle([request], tmp_path / "k.rtcb", archs=["sm_80"], progress=False)
+    bundles.use_bundle(tmp_path / "k.rtcb")
+    again = rtcompile.compile(source, options=("-dc",), link=[part], arch="sm_80")
+    assert again.build.hit == "bundle"
 
 
 # --- not found: compiled instead -----------------------------------------------------------------
@@ -208,14 +247,14 @@ DAMAGE = {
     "empty": lambda data: b"",
     "a text": lambda data: b"Not a bundle at all.\n" * 100,
     "another format": lambda data: data.replace(
-        b"rtcompile bundle 7\n", b"rtcompile bundle 9\n", 1
+        b"rtcompile bundle 8\n", b"rtcompile bundle 9\n", 1
     ),
     "cut in the head": lambda data: data[:36],
     "cut in the index": lambda data: data[:300],
     "cut in the builds": lambda data: data[: data.index(b"\x7fELF") + 100],
     "a bit of the index's size": flip(lambda data: 35),
     "a bit of the index": flip(lambda data: 250),
-    "a bit of the list of headers": flip(lambda data: data.index(b"rtcompile bundle checks") + 60),
+    "a bit of the list of headers": flip(lambda data: data.index(b"rtcompile record") + 60),
     "a bit of the machine code": flip(lambda data: data.index(b"\x7fELF") + 200),
 }
 
@@ -231,10 +270,20 @@ def test_a_damaged_bundle_is_ignored_with_one_warning(bundled, damage):
     assert "compiled" not in str(caught[0].message)  # RTCOMPILE_JIT=0 may forbid it
 
 
-def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used():
-    for texts in ([b"0", b"1", b"\xff"], [b"0", b"x", b""], [b"0"]):
-        with pytest.raises(bundles.UnusableError, match="index cannot be understood"):
-            bundles._extent(texts)
+def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used(bundled):
+    texts = Bundle(str(bundled.bundle)).rows()[0].encode().split(b"\0")
+    for at, text in (
+        (3, b"sm_1000"),
+        (5, b"nvrtc"),
+        (6, b"x"),
+        (7, b"\xc2\xb2"),
+        (9, b"\xff"),
+        (9, b""),
+    ):
+        with pytest.raises(UnusableError, match="index cannot be understood"):
+            Row.decode(b"\0".join([*texts[:at], text, *texts[at + 1 :]]))
+    with pytest.raises(UnusableError, match="index cannot be understood"):
+        Row.decode(b"\0".join(texts[:-2]))
 
 
 def test_a_truncated_bundle_gives_no_wrong_code(bundled):
@@ -311,9 +360,6 @@ def test_a_folder_or_pipe_under_the_bundles_path_is_ignored(package, make, messa
 def test_a_build_under_another_key_is_not_used(bundled):
     """The index is intact, but names another architecture's object."""
     bundle = Bundle(str(bundled.bundle))
-    row, _ = [each for each in file.rows(bundle) if each.kind == "cubin"]
-    rows = bundle.rows
-    first, second = [each.split(b"\0") for each in rows if each.split(b"\0")[2] == b"cubin"]
-    rows[rows.index(b"\0".join(first))] = b"\0".join((*first[:8], *second[8:11], *first[11:]))
-    with pytest.warns(RtcompileWarning, match="another format, or under another's key"):
-        assert file.code_of(bundle, row, [SearchDir("user0", str(bundled.folder))]) is None
+    first, second = [row for row in bundle.rows() if row.kind == "cubin"]
+    with pytest.raises(UnusableError, match="another format, or under another's key"):
+        bundle.object(first._replace(code=second.code))

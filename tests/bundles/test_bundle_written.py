@@ -5,18 +5,14 @@ import os
 import pytest
 
 import rtcompile
-from rtcompile.build import from_bundle as search
-from rtcompile.build.from_bundle import rows
 from rtcompile.cli import bundling
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import BatchError, InvalidRequest
-from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import bundles
 from rtcompile.lookup.bundles import Bundle
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
-from rtcompile.settings import Settings
-from tests.key_inputs import make_key_inputs
 from tests.packages import PLAIN, edit_header, forget_process
 from tests.tables import from_table
 
@@ -38,7 +34,7 @@ def test_the_same_builds_make_the_same_bytes(bundled, tmp_path, monkeypatch):
 def test_an_update_keeps_existing_builds(bundled):
     bundled.load()
     bundling.bundle([bundled.name], bundled.bundle, archs=("sm_86",), update=True)
-    archs = {(str(row.arch), row.kind) for row in rows(Bundle(str(bundled.bundle)))}
+    archs = {(str(row.arch), row.kind) for row in Bundle(str(bundled.bundle)).rows()}
     assert archs == {("sm_80", "cubin"), ("sm_86", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")}
 
 
@@ -152,10 +148,8 @@ def test_the_key_of_bundled_builds_does_not_change():
         options=("-I", "/a", "-DN=1", "-O3", "-lineinfo", "--use_fast_math", "-Xptxas=-v"),
         name_expressions=("f<int>",),
     )
-    inputs = search.key_inputs(request, Settings.from_environ())
-    assert inputs.bundle_key() == (
-        "c8d0b33c0b5337b5654fddc700c43a53279768067a314e4c3416669d5db93b48"
-    )
+    key, _ = bundles.key_of(request, debug=False)
+    assert key == "8ce6b335858769c616b2abd295be08f9c529ce190e94d31420649b1ed6839153"
 
 
 @pytest.mark.parametrize(
@@ -163,12 +157,34 @@ def test_the_key_of_bundled_builds_does_not_change():
     [
         pytest.param({"arch": Arch(8, 0)}, id="architecture"),
         pytest.param({"target": "ptx"}, id="kind"),
-        pytest.param({"compilers": {"nvrtc": "13.0.88"}}, id="compiler"),
         pytest.param({"backend": "nvrtc"}, id="backend"),
-        pytest.param({"search": (SearchDir("user0", "/other"),)}, id="paths and toolkit"),
+        pytest.param({"options": ("-I/other",)}, id="paths"),
+        pytest.param({"may_pass_over_arch": True, "allow_fixups": False}, id="CuPy's classes"),
     ],
 )
 def test_fields_stored_with_a_build_are_not_in_the_key(change):
-    base = make_key_inputs(search=(SearchDir("user0", "/a"), SearchDir("cudart", "/b")))
-    other = make_key_inputs(**{"search": base.search, **change})
-    assert base.bundle_key() == other.bundle_key()
+    base = {"source": PLAIN, "options": ("-I/a",)}
+    one, other = (CompileRequest(**given) for given in (base, {**base, **change}))
+    assert bundles.key_of(one, debug=False)[0] == bundles.key_of(other, debug=False)[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": PLAIN + " "},
+        {"options": ("-I/a", "-DN=2")},
+        {"options": ("-I/a/b", "-I/a")},
+        {"options": ("-I/a", "-include", "/a/first.h")},
+        {"name": "other.cu"},
+        {"name": "/a/kernel.cu"},
+        {"name_expressions": ("k",)},
+        {"headers": {"a.h": "1"}},
+        {"link": (ObjectCode(b"1", "object", Arch(8, 0)),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_a_package_decides_is_in_the_key(change):
+    base = {"source": PLAIN, "options": ("-I/a", "-I/b")}
+    one, other = (CompileRequest(**given) for given in (base, {**base, **change}))
+    assert bundles.key_of(one, debug=False)[0] != bundles.key_of(other, debug=False)[0]
+    assert bundles.key_of(one, debug=False)[0] != bundles.key_of(one, debug=True)[0]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rtcompile.build.from_bundle import rows
 from rtcompile.lookup.bundles import Bundle
 from tests.documentation import ROOT, blocks
 from tests.processes import ran
@@ -143,7 +142,7 @@ def test_one_wheel_has_the_builds_of_two_cudas(
     wheel = build(project, backend, "wheel", build_environment, python=python)
     with zipfile.ZipFile(wheel) as archive:
         path = archive.extract("mypackage/kernels.rtcb", tmp_path)
-    found = {(row.cuda, row.kind, str(row.arch)) for row in rows(Bundle(path))}
+    found = {(row.cuda, row.kind, str(row.arch)) for row in Bundle(path).rows()}
     codes = [("cubin", "sm_80"), ("cubin", "sm_90a"), ("ptx", "sm_80")]
     assert found == {(cuda, *code) for cuda in (12, 13) for code in codes}
 

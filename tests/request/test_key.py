@@ -193,13 +193,6 @@ def test_a_place_below_a_search_directory_is_content(below, what):
     assert made("/elsewhere/k.cu") == made("/nowhere/k.cu")
 
 
-def test_a_bundles_key_has_the_headers_passed_as_strings():
-    texts = [(), (("a.h", "1"),), (("a.h", "2"),)]
-    assert len({make_key_inputs(texts=given).bundle_key() for given in texts}) == 3
-    moved = make_key_inputs(texts=texts[1], arch=Arch(8, 0), compilers={})
-    assert moved.bundle_key() == make_key_inputs(texts=texts[1]).bundle_key()
-
-
 def test_a_summary_names_all_in_which_requests_may_differ():
     inputs = make_key_inputs(
         name="/home/a/k.cu",
