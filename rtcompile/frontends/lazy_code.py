@@ -39,7 +39,6 @@ from rtcompile.settings import Settings, refuse_contradiction
 
 if TYPE_CHECKING:
     from rtcompile.request.object_code import ObjectCode
-    from rtcompile.types import Report
 
 adopt_cupy()
 current_device = cupy.cuda.runtime.getDevice
@@ -69,24 +68,20 @@ OF_MODULES: dict[str, Any] = {"path": None, "name_expressions": None, "name": DE
 class LazyCode:
     """The common part of `RawModule` and `RawKernel`: the arguments of one build, and its results.
 
-    `arguments` are the class's arguments in normal form, and `for_cupy` those for CuPy's class. `request` is None for a
-    file, which the driver loads itself. `functions` are by
-    kernel name and device; `modules` and `objects` are by device, with None for ``arch=``. `used` is True if a
-    build was started, or none is needed.
+    `arguments` are the class's arguments in normal form. `request` is None for a file, which the driver loads itself.
+    `functions` are by kernel name and device; `modules` and `objects` are by device, with None for ``arch=``. `used`
+    is True if a build was started, or none is needed.
     """
 
     def __init__(self, **given: Any) -> None:
         self.arguments, self.request = _checked(given)
-        arguments, request = self.arguments, self.request
-        self.path: str | None = arguments["path"]
-        flags = ("translate_cucomplex", "enable_cooperative_groups")
-        set_flags = {flag: True for flag in flags if arguments[flag]}
-        self.for_cupy = (arguments["code"], arguments["options"], arguments["backend"], set_flags)
+        request = self.request
+        self.path: str | None = self.arguments["path"]
         self.modules: dict[int, Any] = {}
         self.functions: dict[str, dict[int, Any]] = {}
         self.objects: dict[int | None, ObjectCode] = {}
         self.used = request is None  # nothing can be built ahead
-        self._overrides = {name: arguments[name] for name in _OVERRIDES}
+        self._overrides = {name: self.arguments[name] for name in _OVERRIDES}
         self._environment: Environment | None = None  # of the last used settings
         # The conditions under which `objects` are valid: environment, toolchain's signature, working directory.
         self._made: set[tuple[Environment | None, str, str]] = set()
@@ -166,9 +161,23 @@ class LazyCode:
                 from rtcompile.messages.loading import of_load
 
                 raise of_load(error, self.program) from None
-            message = _absent(self, self.object_code(), kind, name)
             reported = "CUDA_ERROR_NOT_FOUND: named symbol not found"
-            raise DriverError(f"{message}\n  The driver says {reported}.", _NOT_FOUND) from None
+            says = f"\n  The driver says {reported}."
+            raise self.absent(self.object_code(), kind, name, says) from None
+
+    def absent(self, built: ObjectCode | None, kind: str, name: str, says: str = "") -> DriverError:
+        """Return the error for a kernel or a variable that the code, None for a file's, lacks."""
+        from rtcompile.messages.loading import absent, contents
+
+        message = absent(
+            kind,
+            name,
+            contents(self.path) if built is None else built.code,
+            program=self.program,
+            source=self.arguments["code"] or "",
+            lowered={} if built is None else built.lowered_names,
+        )
+        return DriverError(message + says, _NOT_FOUND)
 
     @property
     def program(self) -> str:
@@ -233,14 +242,6 @@ class LazyCode:
         signature = "" if here is None else here.signature()
         self._made.add((here, signature, self._working_directory()))
         self.objects[self._device()] = code
-
-    def report(self, kernel: str | None, block: int | None, dynamic_shared: int) -> Report:
-        """Report on the code for the current device, or on the file's."""
-        from rtcompile.messages.loading import contents
-        from rtcompile.types import Report
-
-        code = self.object_code() or contents(self.path)
-        return Report.of(code, kernel, block, dynamic_shared)
 
     def _device(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()
@@ -387,24 +388,3 @@ def ordinal(loading: bool = False) -> int:
 
 
 _NOT_FOUND = 500
-
-
-def check_kernel(lazy: LazyCode, built: ObjectCode, name: str) -> None:
-    """Raise, without a device, the error of `LazyCode.named` if code has no kernel of a name."""
-    from rtcompile import cubin
-
-    if name not in cubin.kernel_symbols(built.code):
-        raise DriverError(_absent(lazy, built, "kernel", name), _NOT_FOUND)
-
-
-def _absent(lazy: LazyCode, built: ObjectCode | None, kind: str, name: str) -> str:
-    from rtcompile.messages.loading import absent, contents
-
-    return absent(
-        kind,
-        name,
-        contents(lazy.path) if built is None else built.code,
-        program=lazy.program,
-        source=lazy.arguments["code"] or "",
-        lowered={} if built is None else built.lowered_names,
-    )

@@ -20,7 +20,6 @@ from rtcompile.frontends.lazy_code import (
     CUDADriverError,
     CUDARuntimeError,
     LazyCode,
-    check_kernel,
     code_of,
     current_device,
     ordinal,
@@ -42,23 +41,14 @@ class BuildOwner:
     """The common properties of a kernel and a module: the code, and how it was built."""
 
     _build: LazyCode
-
-    def _bind(self, build: LazyCode, name: str) -> None:
-        """Construct CuPy's object for this code, and for this kernel of it."""
-
-    def _check(self, code: ObjectCode) -> None:
-        """Raise or warn if the code lacks this object's kernels."""
+    _bind: Callable[[LazyCode, str], None]  # constructs CuPy's object for this code, and kernel
+    _check: Callable[[ObjectCode], None]  # raises or warns if the code lacks this object's kernels
 
     @property
     @public
     def request(self) -> CompileRequest | None:
         """The request of its build; None for a file that the driver loads directly."""
         return self._build.request
-
-    @property
-    def codes(self) -> tuple[ObjectCode, ...]:
-        """The results by device; empty before the first use."""
-        return tuple(self._build.objects.values())
 
     @property
     @public
@@ -113,6 +103,15 @@ class BuildOwner:
         self._build.rebuild(log_stream)
 
     @public
+    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
+        """Return the resources of the kernel, or of each kernel of the module, as `ObjectCode.report` does."""
+        from rtcompile.messages.loading import contents
+        from rtcompile.types import Report
+
+        code = self._build.object_code() or contents(self._build.path)
+        return Report.of(code, getattr(self, "name", None), block, dynamic_shared)
+
+    @public
     def profile(self) -> Profile:
         """Compile again, without the cache, and return a profile of the compile time.
 
@@ -138,8 +137,11 @@ class BuildOwner:
             )
         return Profile.of(measure(self.request, self._build.settings))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self._build.arguments, getattr(self, "name", ""))
 
-def _restored(cls: type[BuildOwner], arguments: dict[str, Any], name: str = "") -> BuildOwner:
+
+def _restored(cls: type[BuildOwner], arguments: dict[str, Any], name: str) -> BuildOwner:
     """Return the unpickled kernel or module."""
     restored = cls.__new__(cls)
     restored._bind(LazyCode(**arguments), name)
@@ -212,8 +214,6 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
 
     __module__ = "rtcompile"  # its public module
 
-    _cooperative = False
-
     @public
     def __init__(
         self,
@@ -243,11 +243,16 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         self._bind(build, name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:
-        code, options, backend, more = build.for_cupy
+        given = build.arguments
         # jitify= is not passed on, since even False would cause a deprecation warning.
-        super().__init__(code, name, options, backend, **more)
-        if "enable_cooperative_groups" in more:
-            self._cooperative = True
+        super().__init__(
+            given["code"],
+            name,
+            given["options"],
+            given["backend"],
+            translate_cucomplex=given["translate_cucomplex"],
+            enable_cooperative_groups=given["enable_cooperative_groups"],
+        )
         self._functions = build.functions.setdefault(name, {})  # shared by all kernels of it
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
@@ -256,7 +261,10 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         mark = KERNEL_MARKS.get(code.kind)
         if mark is None or b"%b%b\0" % (mark, self.name.encode()) in code.code:
             return
-        check_kernel(self._build, code, self.name)
+        from rtcompile import cubin
+
+        if self.name not in cubin.kernel_symbols(code.code):
+            raise self._build.absent(code, "kernel", self.name)
 
     @property
     def kernel(self) -> Any:
@@ -302,7 +310,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
             function = self._functions.get(current_device())
             if function is None:
                 function = self._kernel()
-            if self._cooperative:
+            if self.enable_cooperative_groups:
                 kwargs["enable_cooperative_groups"] = True
             function(grid, block, args, **kwargs)
             return
@@ -352,7 +360,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         ToolkitNotFound
             cuda-python is not installed.
         """
-        cooperative = cooperative or self._cooperative
+        cooperative = cooperative or self.enable_cooperative_groups
         how = grid, block, cluster, cooperative, programmatic, shared_mem, priority
         rtcompile.launch(self, args, stream, how)  # type: ignore[attr-defined]  # which an extra has
 
@@ -367,16 +375,8 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         """The file of a kernel that came from ``RawModule(path=…)``."""
         return self._build.path
 
-    @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return the kernel's resources: registers, memory, and its occupancy, as `ObjectCode.report` does."""
-        return self._build.report(self.name, block, dynamic_shared)
-
     def __repr__(self) -> str:
         return f"<RawKernel {self.name}: {self._build.origin()}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._build.arguments, self.name)
 
 
 # --- Kernels that are built in the background before their first use ------------------------------

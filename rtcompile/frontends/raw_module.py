@@ -12,7 +12,7 @@ from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.files.sealed import read_text
 from rtcompile.frontends.lazy_code import OF_CUPY, LazyCode, code_of
-from rtcompile.frontends.raw_kernel import BuildOwner, RawKernel, _restored, queue_ahead
+from rtcompile.frontends.raw_kernel import BuildOwner, RawKernel, queue_ahead
 from rtcompile.request.request import DEFAULT_NAME
 from rtcompile.request.values import absolute
 from rtcompile.request.values import path as checked_path
@@ -20,7 +20,6 @@ from rtcompile.request.values import path as checked_path
 if TYPE_CHECKING:
     from rtcompile.request.object_code import ObjectCode
     from rtcompile.request.values import Arch, Backend, Fallback
-    from rtcompile.types import Report
 
 
 class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
@@ -160,13 +159,5 @@ class RawModule(BuildOwner, cupy.RawModule):  # type: ignore[misc]
             name = self.module.mapping.get(name, name)
         return self._build.named("variable", super().get_global, name)
 
-    @public
-    def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
-        """Return the resources of each kernel of the module, as `RawKernel.report` does."""
-        return self._build.report(None, block, dynamic_shared)
-
     def __repr__(self) -> str:
         return f"<RawModule {self._build.origin()}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._build.arguments)

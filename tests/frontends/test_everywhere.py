@@ -103,7 +103,7 @@ def test_cupy_compiles_lto_ir_and_without_a_toolkit_all_unless_that_is_forbidden
     assert given == []
 
 
-def test_installing_twice_has_no_further_effect():
+def test_installing_twice_or_in_many_threads_has_no_further_effect():
     outer = rtcompile.install()
     with rtcompile.install() as inner:
         assert inner.active
@@ -112,12 +112,8 @@ def test_installing_twice_has_no_further_effect():
     rtcompile.uninstall()
     assert outer.active
     assert compiler._compile_module_with_cache is ORIGINAL
-
-
-def test_many_threads_install_once():
     at_once(*[rtcompile.install] * 16)
     rtcompile.uninstall()
-
     assert compiler._compile_module_with_cache is ORIGINAL
 
 

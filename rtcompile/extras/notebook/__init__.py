@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any
 
 import rtcompile
@@ -17,7 +18,7 @@ from rtcompile import CompileRequest, InvalidRequest, ObjectCode, styling
 from rtcompile.errors import public
 from rtcompile.extras.notebook.kernels import PROGRAM, CellKernel, CellModule, CellTemplate
 from rtcompile.messages import render
-from rtcompile.types import KernelReport
+from rtcompile.types import Report
 
 try:
     from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -153,45 +154,34 @@ def _readable() -> Iterator[None]:
 
 # --- How IPython displays them -----------------------------------------------------------------------
 
-_HEADER = (
-    "kernel",
-    "arch",
-    "build",
-    "registers /thread",
-    "shared B/block",
-    "stack B/thread",
-    "spilled B/thread",
-    "occupancy",
-)
-
 
 def as_text(shown: Any) -> str:
-    """Return a module, a kernel or a piece of code as a few lines of text."""
+    """Return a module, a kernel or a template as a few lines of text."""
     title, note = _card(shown)
-    rows = [*_rows(shown)]
-    lines = [title, *([styling.table(_HEADER, rows)] if rows else []), *([note] if note else [])]
-    return "\n".join([*lines, *map(styling.as_text, _warnings(shown))])
+    table = [styling.table(*report.rows()) for report in _reports(shown)]
+    return "\n".join([title, *table, *note, *map(styling.as_text, _warnings(shown))])
 
 
 def as_html(shown: Any) -> str:
-    """Return a module, a kernel or a piece of code as a small HTML table."""
+    """Return a module, a kernel or a template as a small HTML table."""
     title, note = _card(shown)
-    parts = [f"<div><b>{html.escape(title)}</b></div>"]
-    if body := "".join(f"<tr>{_html_row(row)}</tr>" for row in _rows(shown)):
-        head = "".join(f"<th>{title}</th>" for title in _HEADER)
-        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    if note:
-        parts.append(f"<div>{html.escape(note)}</div>")
-    return "".join([*parts, *map(styling.as_html, _warnings(shown))])
+    table = [styling.html_table(*report.rows()) for report in _reports(shown)]
+    below = [f"<div>{html.escape(line)}</div>" for line in note]
+    title = f"<div><b>{html.escape(title)}</b></div>"
+    return "".join([title, *table, *below, *map(styling.as_html, _warnings(shown))])
 
 
-def _html_row(row: list[str]) -> str:
-    signature, *cells = map(html.escape, row)
-    columns = [f"<td style='text-align:left;min-width:14em'><code>{signature}</code></td>"]
-    for cell in cells:
-        align = "right" if cell[:1].isdigit() else "left"
-        columns.append(f"<td style='text-align:{align};white-space:nowrap'>{cell}</td>")
-    return "".join(columns)
+def _reports(shown: Any) -> list[Report]:
+    """Return a report on the kernels, by their signatures; none if they are no cubins."""
+    kernels = [each for each in _kernels(shown) if each.code.kind == "cubin"]
+    found = [replace(each.code.report(each.symbol).kernels[0], name=repr(each)) for each in kernels]
+    return [Report(kernels[0].code.arch, tuple(found))] if kernels else []
+
+
+def _kernels(shown: Any) -> list[CellKernel]:
+    if isinstance(shown, CellKernel):
+        return [shown]
+    return [kernel for each in shown.values() for kernel in _kernels(each)]
 
 
 def _warnings(shown: Any) -> list[styling.Styled]:
@@ -202,66 +192,30 @@ def _warnings(shown: Any) -> list[styling.Styled]:
     return [render([warning], source=shown.source, name=PROGRAM) for warning in found]
 
 
-def _card(shown: Any) -> tuple[str, str]:
-    """Return a title and a note."""
-    if isinstance(shown, CellModule):
-        if not shown:
-            return "CUDA cell", "This cell defines no kernel (__global__)."
-        templates = (one for one in shown.values() if isinstance(one, CellTemplate))
-        note = ", ".join(f"{one.name}[…] is a {one!r}" for one in templates)
-        return f"CUDA cell: {', '.join(shown)}", note
-    if isinstance(shown, CellKernel):
-        return f"CUDA kernel {shown.name}", ""
+def _card(shown: Any) -> tuple[str, list[str]]:
+    """Return a title, and the lines below the table."""
     if isinstance(shown, CellTemplate):
-        return f"CUDA {shown!r}", f"{shown.name}['float'] is a kernel."
-    if isinstance(shown, ObjectCode):
-        return f"ObjectCode: {shown.kind} for {shown.arch}, {len(shown.code)} bytes", ""
-    # A `RawModule` or a `RawKernel`: showing it does not build it.
-    name = getattr(shown, "name", "")
-    note = "" if shown.codes else "Not built yet: it is compiled when it is first used."
-    return f"{type(shown).__name__} {name}".rstrip(), note
-
-
-def _rows(shown: Any) -> Iterator[list[str]]:
-    """Yield the cells of a row for each kernel."""
-    if isinstance(shown, (CellModule, CellTemplate)):
-        for kernel in shown.values():
-            yield from _rows(kernel)
-        return
-    is_of_cell = isinstance(shown, CellKernel)
-    name = shown.symbol if is_of_cell else getattr(shown, "name", None)
-    for code in [shown] if isinstance(shown, ObjectCode) else getattr(shown, "codes", [shown.code]):
-        found = code.report(name).kernels if code.kind == "cubin" else [None]
-        for kernel in found:
-            label = repr(shown) if is_of_cell else kernel.name if kernel else code.kind
-            yield _cells(label, code, kernel)
-
-
-def _cells(signature: str, code: ObjectCode, found: KernelReport | None) -> list[str]:
-    """Return a kernel's cells, as `_HEADER` names them; `found` is None if its resources are unknown."""
-    build = code.build
+        return f"CUDA {shown!r}", [f"{shown.name}['float'] is a kernel."]
+    build = shown.code.build
     how = f"hit ({build.hit})" if build.hit else " ".join(build.compiler.split()[:2])
     ms = build.milliseconds
     took = f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-    cells = [signature, str(code.arch), f"{how}, {took}"]
-    if found is None:
-        return [*cells, "", "", "", "", ""]
-    spilled = "" if found.spills is None else str(found.spills.stores + found.spills.loads)
-    numbers = found.registers, found.shared_bytes, found.stack_bytes
-    best = found.occupancy
-    occupancy = "" if best is None else f"{best.share:.0%} at {best.block} threads"
-    return [*cells, *map(str, numbers), spilled, occupancy]
+    built = f"{shown.code.arch}, {how}, {took}"
+    if isinstance(shown, CellKernel):
+        return f"CUDA kernel {shown!r} ({built})", []
+    if not shown:
+        return "CUDA cell", ["This cell defines no kernel (__global__)."]
+    templates = (one for one in shown.values() if isinstance(one, CellTemplate))
+    notes = [f"{one.name}[…] is a {one!r}" for one in templates]
+    return f"CUDA cell: {', '.join(shown)} ({built})", notes
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics, and how modules and kernels are displayed: IPython calls this for ``%load_ext rtcompile``."""
+    """Register the magics, and how their results are displayed: IPython calls this for ``%load_ext rtcompile``."""
     shell.register_magics(CudaMagics)
     formatters = shell.display_formatter.formatters
-    own = "rtcompile.extras.notebook.kernels"
-    classes = [(own, name) for name in ("CellModule", "CellKernel", "CellTemplate")]
-    classes += [("rtcompile", name) for name in ("ObjectCode", "RawModule", "RawKernel")]
-    for module, name in classes:
-        formatters["text/html"].for_type_by_name(module, name, as_html)
-        formatters["text/plain"].for_type_by_name(
-            module, name, lambda shown, printer, _cycle: printer.text(as_text(shown))
+    for kind in (CellModule, CellKernel, CellTemplate):
+        formatters["text/html"].for_type(kind, as_html)
+        formatters["text/plain"].for_type(
+            kind, lambda shown, printer, _cycle: printer.text(as_text(shown))
         )

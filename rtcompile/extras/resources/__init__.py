@@ -13,7 +13,7 @@ from rtcompile.cubin import Elf
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.named import NamedTuple
 from rtcompile.request.values import text, whole
-from rtcompile.styling import table
+from rtcompile.styling import html_table, table
 
 # --- Occupancy: how many blocks of a kernel run on one multiprocessor ------------------------------
 
@@ -263,6 +263,12 @@ class Report:
 
     def __str__(self) -> str:
         return f"{self.title}\n{table(*self.rows())}"
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        printer.text(str(self))  # as IPython shows it
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self.title}</div>{html_table(*self.rows())}"
 
 
 def _possible_blocks(kernel: KernelReport) -> list[int]:
