@@ -10,7 +10,6 @@ from rtcompile.build.pipeline import build as build
 from rtcompile.build.plan import linker_input as linker_input
 from rtcompile.errors import RtcompileError
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.find import depends_on_directory as depends_on_directory
 from rtcompile.request import options as options
 from rtcompile.request.units import LinkInput as LinkInput
 from rtcompile.settings import Settings as Settings

@@ -24,7 +24,6 @@ from rtcompile.errors import (
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import Environment
-from rtcompile.lookup.find import depends_on_directory
 from rtcompile.request.object_code import files_of
 from rtcompile.request.request import (
     BACKENDS,
@@ -85,7 +84,7 @@ class LazyCode:
         self._environment: Environment | None = None  # of the last used settings
         # The conditions under which `objects` are valid: environment, toolchain's signature, working directory.
         self._made: set[tuple[Environment | None, str, str]] = set()
-        self._is_local = request is not None and depends_on_directory(request)
+        self._is_local = request is not None and request.depends_on_directory
         self._folder = self._working_directory()
 
     def _working_directory(self) -> str:

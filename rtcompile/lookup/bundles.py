@@ -16,18 +16,17 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, joined, texts_in
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.find import (
-    WITHOUT_PATH,
-    Found,
-    Query,
-    depends_on_directory,
-    links_of,
-    loaded,
-)
+from rtcompile.lookup.find import Found, Query, links_of, loaded
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
 from rtcompile.request.object_code import ObjectCode, Record, hit
-from rtcompile.request.request import EITHER, CompileRequest, is_source, wanted_backend
+from rtcompile.request.request import (
+    EITHER,
+    WITHOUT_PATH,
+    CompileRequest,
+    is_source,
+    wanted_backend,
+)
 from rtcompile.request.values import Arch, absolute, exact, working_directory
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import cuda_of_cupy, import_folders
@@ -290,7 +289,7 @@ def key_of(request: CompileRequest, debug: bool) -> tuple[str, Shape] | None:
     if any(is_source(item) or isinstance(item, CompileRequest) for item in request.link):
         return None  # no bundle records the headers of such a source
     try:
-        directory = working_directory("") if depends_on_directory(request) else ""
+        directory = working_directory("") if request.depends_on_directory else ""
         shape = _shapes.get((request.options, directory)) or shape_of(request.options)
     except InvalidRequest:  # planning raises the error
         return None

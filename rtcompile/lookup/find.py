@@ -100,26 +100,6 @@ def no_device(evidence: str, loading: bool = False) -> UnsupportedArch | DriverE
 
 # --- `Query` --------------------------------------------------------------------------------------
 
-# Options without a path, which mean the same in every working directory.
-WITHOUT_PATH = (
-    "--define-macro=",
-    "--device-debug",
-    "--fmad=",
-    "--gpu-architecture=",
-    "--maxrregcount=",
-    "--std=",
-    "--use_fast_math",
-    "-D",
-    "-U",
-    "-arch=",
-    "-default-device",
-    "-ftz=",
-    "-lineinfo",
-    "-std=",
-    "-use_fast_math",
-)
-_ANYWHERE = (*WITHOUT_PATH, "-I/")
-
 
 class Query:
     """One look-up: a request in an environment, for a device.
@@ -161,7 +141,7 @@ class Query:
         if links is None:
             return
         try:
-            directory = working_directory("") if depends_on_directory(request) else ""
+            directory = working_directory("") if request.depends_on_directory else ""
         except InvalidRequest:  # the working directory was removed
             return
         arch = request.arch
@@ -194,19 +174,6 @@ class Query:
         # The repr of nested lists of texts, numbers and None is unique.
         texts = signature, self.request.source_digest, repr(self.identity[1:])
         return versioned_digest(INDEX, [self.environment.key, *texts])
-
-
-def depends_on_directory(request: CompileRequest) -> bool:
-    """Return whether an option may contain a path relative to the working directory."""
-    known = request.__dict__.get("directory")
-    if known is None:
-        # One string may hold several options: "-DN=1 -I include".
-        known = False
-        for option in request.options:
-            for word in option.split():
-                known = known or not word.startswith(_ANYWHERE)
-        request.__dict__["directory"] = known
-    return bool(known)
 
 
 def query_of(
@@ -242,7 +209,7 @@ def links_of(items: Iterable[object]) -> tuple[Any, ...] | None:
         elif is_source(item):
             found.append(item)
         elif isinstance(item, CompileRequest) and not item.link:
-            directory = working_directory("") if depends_on_directory(item) else ""
+            directory = working_directory("") if item.depends_on_directory else ""
             found.append((item._values(), directory))
         elif isinstance(item, (str, os.PathLike)):
             try:

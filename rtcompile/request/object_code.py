@@ -137,8 +137,6 @@ class ObjectCode(Value):
 
     __module__ = "rtcompile"  # its public module
 
-    __slots__ = ("code", "kind", "arch", "lowered_names", "build")  # noqa: RUF023 - in their order
-
     code: bytes
     kind: str
     arch: Arch
@@ -161,12 +159,13 @@ class ObjectCode(Value):
             )
         if type(lowered_names) is dict:
             lowered_names = MappingProxyType(lowered_names)
-        set_ = object.__setattr__
-        set_(self, "code", code)
-        set_(self, "kind", one_of("ObjectCode: kind", kind, TARGETS))
-        set_(self, "arch", arch)
-        set_(self, "lowered_names", lowered_names)
-        set_(self, "build", BuildInfo(backend="nvrtc") if build is None else build)
+        self.__dict__.update(
+            code=code,
+            kind=one_of("ObjectCode: kind", kind, TARGETS),
+            arch=arch,
+            lowered_names=lowered_names,
+            build=BuildInfo(backend="nvrtc") if build is None else build,
+        )
 
     def report(
         self, kernel: str | None = None, block: int | None = None, *, dynamic_shared: int = 0

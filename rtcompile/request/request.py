@@ -30,6 +30,26 @@ _NAME_MAX = 200  # bytes of a program's file name; file systems allow 255
 _MOST_HEADERS = 10_000
 _PART_MAX, _PATH_MAX = 255, 1024  # bytes of each part of a header's name, and of the whole
 
+# Options without a path, which mean the same in every working directory.
+WITHOUT_PATH = (
+    "--define-macro=",
+    "--device-debug",
+    "--fmad=",
+    "--gpu-architecture=",
+    "--maxrregcount=",
+    "--std=",
+    "--use_fast_math",
+    "-D",
+    "-U",
+    "-arch=",
+    "-default-device",
+    "-ftz=",
+    "-lineinfo",
+    "-std=",
+    "-use_fast_math",
+)
+_ANYWHERE = (*WITHOUT_PATH, "-I/")
+
 
 class CompileRequest(Value):
     """The description of one build: everything that can change its code, and nothing else.
@@ -67,8 +87,6 @@ class CompileRequest(Value):
     headers: tuple[tuple[str, str], ...]
     allow_fixups: bool
     may_pass_over_arch: bool
-    _fields = tuple(__annotations__)
-    __slots__ = ("__dict__", *_fields)  # with what is computed once
 
     def __init__(
         self,
@@ -86,37 +104,40 @@ class CompileRequest(Value):
         include_dirs: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         # Every public function makes a request, so these arguments are checked only here.
-        set_ = object.__setattr__
-        set_(self, "source", text("source", source))
+        source = text("source", source)
         options = strings("options", options)
         if include_dirs is not _NONE:
             options += folder_options("include_dirs", include_dirs)
-        set_(self, "options", options)
         wants_ptx = False
         if arch is not None and not isinstance(arch, Arch):
             arch, wants_ptx = _architecture(arch)
-        set_(self, "arch", arch)
-        # Defaults need no check. They are compared by `is`, since comparing with an array is ambiguous.
-        names = () if name_expressions is _NONE else _names(name_expressions)
-        set_(self, "name_expressions", names)
-        set_(self, "name", name if name is DEFAULT_NAME else _program(name))
-        set_(self, "backend", one_of("backend", backend, BACKENDS))
-        kind = one_of("target", target, TARGETS)
-        if kind == "fatbin" and self.backend == "nvrtc":
+        kind, by = one_of("target", target, TARGETS), one_of("backend", backend, BACKENDS)
+        if kind == "fatbin" and by == "nvrtc":
             raise InvalidRequest("backend='nvrtc' makes no fatbin; leave backend= out for NVCC's")
-        set_(self, "target", "ptx" if wants_ptx and kind == _CUBIN else kind)
+        if wants_ptx and kind == _CUBIN:
+            kind = "ptx"
+        # Defaults need no check. They are compared by `is`, since comparing with an array is ambiguous.
         if link is not _NONE:
             # Other libraries' objects become bytes, since comparing those may need a device.
             found = enumerate(items("link", link, "source strings, paths, ObjectCodes"))
             link = tuple([_plain(item, f"link[{at}]") for at, item in found])
-        if link and self.target not in ("cubin", "ptx"):
-            raise InvalidRequest(f"link= makes a cubin or PTX, not target={self.target!r}")
-        set_(self, "link", link)
-        set_(self, "headers", () if headers is _NONE else header_texts(headers))
+        if link and kind not in ("cubin", "ptx"):
+            raise InvalidRequest(f"link= makes a cubin or PTX, not target={kind!r}")
         fixups = truth("allow_fixups", allow_fixups)
-        set_(self, "allow_fixups", fixups)
         ignores_arch = truth("may_pass_over_arch", may_pass_over_arch)
-        set_(self, "may_pass_over_arch", ignores_arch)
+        self.__dict__.update(
+            source=source,
+            options=options,
+            arch=arch,
+            name_expressions=() if name_expressions is _NONE else _names(name_expressions),
+            name=name if name is DEFAULT_NAME else _program(name),
+            backend=by,
+            target=kind,
+            link=link,
+            headers=() if headers is _NONE else header_texts(headers),
+            allow_fixups=fixups,
+            may_pass_over_arch=ignores_arch,
+        )
         if arch is not None and not ignores_arch and fixups and names_architecture(self):
             refuse_two_architectures(self)  # hooks of other libraries may name two
 
@@ -124,6 +145,13 @@ class CompileRequest(Value):
     def source_digest(self) -> str:
         """The source's digest, which keys contain instead of the long source."""
         return content_digest(self.source.encode())
+
+    @computed_once
+    def depends_on_directory(self) -> bool:
+        """Whether an option may contain a path relative to the working directory."""
+        # One string may hold several options: "-DN=1 -I include".
+        words = [word for option in self.options for word in option.split()]
+        return len([word for word in words if word.startswith(_ANYWHERE)]) < len(words)
 
 
 def wanted_backend(request: CompileRequest, fallback: str) -> str:

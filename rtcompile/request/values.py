@@ -13,7 +13,7 @@ from rtcompile.errors import InvalidRequest, own, public, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Literal, TypeVar
+    from typing import IO, Any, ClassVar, Literal, TypeVar
 
     # Literal types, with which type checkers find misspellings.
     Backend = Literal["auto", "nvrtc", "nvcc"]
@@ -26,14 +26,12 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """An immutable value. Its class names the fields, and constructor arguments, in `_fields` or `__slots__`."""
+    """An immutable value. Its class annotates the fields, which its constructor checks and puts into `__dict__`."""
 
-    __slots__ = ()
-    _fields: tuple[str, ...] = ()
+    _fields: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls) -> None:
-        if "_fields" not in cls.__dict__:
-            cls._fields = tuple(cls.__slots__)
+        cls._fields = tuple(cls.__annotations__)
 
     def _values(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
@@ -239,8 +237,6 @@ class Arch(Value):
     ('sm_120', 'compute_120')
     """
 
-    __slots__ = ("major", "minor", "suffix")
-
     major: int
     minor: int
     suffix: str
@@ -254,10 +250,7 @@ class Arch(Value):
                 )
         if not isinstance(suffix, str) or suffix not in ("", "a", "f"):
             raise InvalidRequest(f"Arch: suffix must be '', 'a' or 'f', not {shown(suffix)}")
-        set_ = object.__setattr__
-        set_(self, "major", major)
-        set_(self, "minor", minor)
-        set_(self, "suffix", suffix)
+        self.__dict__.update(major=major, minor=minor, suffix=suffix)
 
     @classmethod
     def parse(cls, text: str) -> Arch:

@@ -69,7 +69,7 @@ class RecordedBuild(NamedTuple):
             code.arch,
             code.kind,
             code.build.compiler,
-            working_directory("") if elsewhere.depends_on_directory(request) else "/",
+            working_directory("") if request.depends_on_directory else "/",
             tuple((h.label, h.relative, h.path, h.digest) for h in code.build.headers),
             origin,
             round(code.build.compiled_in, 1),
@@ -137,7 +137,7 @@ class RecordedBuild(NamedTuple):
         """Return the program's request for one of `repeated`, and its device's capability; or None twice."""
         own = self.request
         fixed = own.allow_fixups and any("arch" in o or "code" in o for o in own.options)
-        if elsewhere.depends_on_directory(own) or fixed:  # it depends on more than the device
+        if own.depends_on_directory or fixed:  # it depends on more than the device
             return None, None
         if own.arch is not None:
             return own.replace(arch=request.arch), None
