@@ -88,6 +88,11 @@ class _Observation:
         # The compiler writes its times to the worker's descriptor. From NVRTC 13.5 on, it makes relative paths absolute.
         return path in self.own or path.startswith(self._below)
 
+    def note_ours(self, path: bytes | None, is_there: bool) -> None:
+        """Doubt a file that was found outside the worker's folder by a path that begins there."""
+        if is_there and path and b"../" in path:
+            self.doubt(f"header {os.fsdecode(path)} was found by a relative path")
+
     def doubt(self, problem: str) -> None:
         self.problem = self.problem or problem
 
@@ -197,11 +202,11 @@ _ABSENT = -1
 
 def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen: Any) -> Any:
     job, path = _job, given[0]
-    if job is None or job.is_ours(path) or writes:
+    if job is None or writes:
+        return real(*given)
+    if job.is_ours(path):
         found = real(*given)
-        is_above = job is not None and path and path.startswith(b"../")
-        if found not in (None, _ABSENT) and is_above:
-            job.doubt(f"header {os.fsdecode(path)} was found by a relative path")
+        job.note_ours(path, found not in (None, _ABSENT))
         return found
     descriptor = _descriptor(job, path)
     if descriptor is None:
@@ -226,10 +231,12 @@ def _descriptor(job: Any, path: bytes) -> int | None:
 
 def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any:
     job, path = _job, given[path_at]
-    if job is None or path in job.opened or job.is_ours(path):
-        return real(*given)
     result = real(*given)
-    if result:
+    if job is None or path in job.opened:
+        pass
+    elif job.is_ours(path):
+        job.note_ours(path, result == 0)
+    elif result:
         job.absent[path] = None
     else:
         mode = ctypes.c_uint32.from_address(given[path_at + 1] + _mode_offset).value

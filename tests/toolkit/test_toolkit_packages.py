@@ -73,7 +73,7 @@ def test_the_cuda_13_folder_is_complete_and_consistent(cuda13_prefix):
     toolchain = of_cuda13(cuda13_prefix)
     assert toolchain.problems == ()
     assert versions(toolchain) == {"13.5"}
-    assert toolchain.versions["cccl"].startswith("3.0.")
+    assert toolchain.versions["cccl"].startswith("3.5.")
 
 
 @pytest.mark.needs_compiler

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
-from rtcompile.build import elsewhere
 from rtcompile.build.elsewhere import LinkInput, linker_input
 from rtcompile.build.elsewhere import options as compiler_options
 from rtcompile.files import sealed
