@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache, partial, reduce
+from functools import lru_cache, partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -95,7 +95,7 @@ class Miss:
         self.settings = settings
         self.store = store
         self.limits = Limits(settings.timeout, settings.memory_limit)
-        self.why_missed = cache(why_missed)
+        self.why_missed = why_missed
         self.known = known  # NVRTC's failure, after which NVCC builds the code
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
         self.begun_ns = file_clock_ns()
@@ -112,14 +112,14 @@ class Miss:
             path = plans.source_path(plan.request, self.settings)
             self.store.keep_source(os.path.basename(path), plan.request.source)
         if backend == "nvcc":
-            return self._with_nvcc(first, self.why_missed())
+            return self._with_nvcc(first)
         if known is not None and backend in EITHER:
             flags, *notes = known.notes or ("",)
             first = first._replace(depends=(known.files,)).with_flags(flags.split(), notes)
             return self._with_nvcc(first, known.reason, known.failure)
         attempt, outcome = self._with_added_flags(first, self._nvrtc)
         if isinstance(outcome, Compiled):
-            return self._finish(attempt, "nvrtc", outcome, self.why_missed, self.begun_ns)
+            return self._finish(attempt, "nvrtc", outcome, self.begun_ns)
         decision = self._after_nvrtc(outcome)
         may_turn = outcome.kind == "error" and backend in EITHER
         if not (decision.action == "nvcc" and may_turn):
@@ -262,7 +262,7 @@ class Miss:
         return _recorded(plan, outcome, plan.search, folders)
 
     def _with_nvcc(
-        self, attempt: Attempt, why: str, rejected: CompileFailure | None = None
+        self, attempt: Attempt, why: str = "", rejected: CompileFailure | None = None
     ) -> tuple[ObjectCode, Plan]:
         from rtcompile.compilers import nvcc
 
@@ -285,15 +285,15 @@ class Miss:
         if nvrtc is not None and nvrtc.version_pair[0] != program.version_pair[0]:
             note = f"nvcc {program.version} is of another CUDA than NVRTC {nvrtc.version}"
             attempt = attempt._replace(notes=(*attempt.notes, note))
-        return self._finish(attempt, "nvcc", outcome, lambda: why, reading_ns)
+        return self._finish(attempt, "nvcc", outcome, reading_ns, why)
 
     def _finish(
         self,
         attempt: Attempt,
         backend: str,
         compiled: Compiled,
-        why: Callable[[], str],
         reading_ns: int,
+        why: str = "",
     ) -> tuple[ObjectCode, Plan]:
         """Link and cache what a compiler made, which read files from `reading_ns` on."""
         plan = attempt.plan
@@ -355,7 +355,7 @@ class Miss:
                 log,
                 dependencies,
                 milliseconds,
-                why="; ".join([why(), *attempt.notes]),
+                why="; ".join([*[why] * bool(why), *attempt.notes]),
                 compiler=f"{backend} {key_inputs.compilers.get(backend, '')}",
                 compiled_in=milliseconds,
                 notes=notes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 
 import rtcompile
 from rtcompile import toolkit
@@ -58,7 +58,11 @@ def _reported(query: Query) -> ObjectCode:
             lookup.report(query.request, error)
         raise
     milliseconds = (time.perf_counter() - query.begun) * 1e3
-    code = code.replace(build=code.build.replace(milliseconds=milliseconds))
+    # The levels above keep the reason for NVCC or for a flag, and not the reason for this miss.
+    why = (
+        code.build.why if code.build.hit else "; ".join(filter(None, [query.why(), code.build.why]))
+    )
+    code = code.replace(build=code.build.replace(milliseconds=milliseconds, why=why))
     if not query.quiet:
         lookup.report(query.request, code, query.settings.log)
     return code
@@ -134,7 +138,9 @@ def in_shared_stores(query: Query) -> Found | None:
 def by_compiler(query: Query) -> Found:
     """Compile the code, under a lease if stores are shared; raise `JitDisabled` if that is forbidden."""
     settings, plan, store = query.settings, query.plan, query.store
-    why = query.missing.why if query.missing else partial(store.why, plan.key_inputs)
+    why = query.why = cache(
+        query.missing.why if query.missing else partial(store.why, plan.key_inputs)
+    )
     if not settings.jit:
         raise JitDisabled(why() or "recompile=True needs a compiler")
     # If a shared store may have the code, it is queried before a compiler is started.

@@ -120,6 +120,7 @@ class Query:
     plan: Any = None  # a `build.plan.Plan`
     store: Any = None  # the local cache, a `store.store.Store`
     seconds: float | None = None  # what the wait for the lock left of the time limit
+    why: Any = None  # returns why the code is a miss, if it is compiled
     missing: Any = None  # a `store.store.Missing`, which has the records that were found
     failure: Record | None = None  # of NVRTC, after which NVCC builds the code
     sharing: Any = None  # the build in the shared stores: an `extras.cluster.pages.Sharing`

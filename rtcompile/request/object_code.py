@@ -48,7 +48,7 @@ class BuildInfo(NamedTuple):
     hit : str or None
         Where the code was found (``"memory"``, ``"disk"``, …); None if it was compiled.
     why : str
-        One line: why it was a miss, or why NVCC was used.
+        One line: why it was a miss, and why NVCC was used or a flag was added, which a hit has too.
     compiler : str
         The compiler and its build, ``"nvrtc 12.9.86"``.
     notes : tuple of str
@@ -264,8 +264,7 @@ def hit(
         files,
         milliseconds,
         where,
-        # The reason for using NVCC is still valid on a hit; the reason for the miss is not.
-        build.why if build.backend == "nvcc" else "",
+        build.why,
         build.compiler,
         notes or build.notes,
         build.compiled_in,
@@ -285,10 +284,7 @@ def encode(
     """Return the content of an object file."""
     build = obj.build
     texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
-    texts += [
-        build.why if build.backend == "nvcc" else "",
-        "\0".join(chain.from_iterable(key_inputs.items())),
-    ]
+    texts += [build.why, "\0".join(chain.from_iterable(key_inputs.items()))]
     # `decode` reads pairs after these nine texts.
     texts += [f"{build.compiled_in:.1f}"]
     for expression, symbol in obj.lowered_names.items():

@@ -337,8 +337,33 @@ def test_a_failed_compiler_is_skipped_with_the_flags_that_its_errors_required(ru
     again = compile(source)
 
     assert {*runs} == {"nvcc"}
-    assert (again.code, again.build.why) == (first.code, first.build.why)
+    assert again.code == first.code
     assert "-include=optional added" in first.build.why
+    reasons = [code.build.why.partition("; ")[2] for code in (first, again)]
+    assert reasons[0] == reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "backend", "kept"),
+    [
+        (PLAIN, "nvcc", ""),
+        (PLAIN, "auto", ""),
+        (HOST, "auto", "<vector>"),
+        (LAUNCH, "auto", "-rdc"),
+    ],
+)
+def test_a_hit_keeps_the_reason_for_nvcc_or_a_flag_and_not_the_one_for_the_miss(
+    source, backend, kept
+):
+    first, again = compile(source, backend=backend), compile(source, backend=backend)
+    forget_caches()
+    later = compile(source, backend=backend)
+
+    assert [each.build.hit for each in (first, again, later)] == [None, "memory", "disk"]
+    missed, _, lasting = first.build.why.partition("; ")
+    assert missed == "no build of this source with these options"
+    assert kept in lasting
+    assert {again.build.why, later.build.why} == {lasting}
 
 
 def test_with_nvrtc_first_a_request_for_nvcc_takes_nvrtc_and_the_note_has_the_seconds_saved(runs):

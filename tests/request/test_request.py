@@ -222,17 +222,16 @@ def made(backend, names=2):
     return ObjectCode(b"\x7fELF\0\xff", "object", Arch(9, 0, "a"), symbols, build)
 
 
-@pytest.mark.parametrize(("backend", "why"), [("nvrtc", ""), ("nvcc", "needs NVCC")])
 @pytest.mark.parametrize("names", range(3))
-def test_an_object_is_read_from_its_file_as_it_was_written(backend, why, names):
-    code = made(backend, names)
+def test_an_object_is_read_from_its_file_as_it_was_written(names):
+    code = made("nvcc", names)
     data = objects.encode("key", code, "ü.cu", {"source": "12ab", "option std": ""})
 
     name, again = objects.decode("key", data)
     assert (name, again) == ("ü.cu", code.replace(build=again.build))
     assert dict(again.lowered_names) == dict(code.lowered_names)
     seconds = pytest.approx(1.25, abs=0.1)
-    assert again.build == code.build.replace(why=why, compiled_in=seconds)
+    assert again.build == code.build.replace(compiled_in=seconds)
     assert objects.key_inputs("key", data) == {"source": "12ab", "option std": ""}
     assert objects.key_inputs("key", objects.encode("key", code, "")) == {}
 
@@ -253,13 +252,13 @@ def test_a_file_of_another_key_or_of_other_fields_is_no_object():
         assert objects.decode("key", sealed.seal("object", "key", fields[:number])) is None
 
 
-def test_a_hit_has_the_reason_for_nvcc_and_none_for_a_miss():
-    for backend, why in (("nvrtc", ""), ("nvcc", "needs NVCC")):
+def test_a_hit_has_what_is_known_of_the_build():
+    for backend in ("nvrtc", "nvcc"):
         found = objects.hit(made(backend), FileSet(), "disk", 2.5)
         assert (found.code, found.kind, found.arch) == (b"\x7fELF\0\xff", "object", Arch(9, 0, "a"))
         assert found.lowered_names == {"f<0>": "_Z0", "f<1>": "_Z1"}
         build = found.build
-        assert (build.hit, build.milliseconds, build.why) == ("disk", 2.5, why)
+        assert (build.hit, build.milliseconds, build.why) == ("disk", 2.5, "needs NVCC")
         assert (build.backend, build.compiler, build.compiled_in) == (backend, "12.9.86", 1.25)
         assert objects.files_of(build) == FileSet()
         assert build.headers == ()
