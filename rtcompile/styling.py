@@ -146,33 +146,14 @@ def _line_below_cell(keep: bool) -> Iterator[Callable[[str], None]]:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = 0) -> str:
     """Return a table without empty columns; if it is wider than `width`, each value gets its own line."""
-    columns = _columns(header, rows)
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]
+    columns = [[header[i], *(row[i] for row in cells)] for i in kept]
     padded = [_padded(column) for column in columns]
     lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
     if width and max(map(len, lines), default=0) > width:
         return "\n".join(_records(columns))
     return "\n".join(lines)
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return the same table as HTML."""
-    import html
-
-    lines = []
-    for at, row in enumerate(zip(*_columns(header, rows), strict=True)):
-        tag = "td style='white-space:nowrap;text-align:{}'" if at else "th"
-        cells = (
-            f"<{tag.format('right' if cell[:1].isdigit() else 'left')}>{html.escape(cell)}</{tag[:2]}>"
-            for cell in row
-        )
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{''.join(lines)}</table>"
-
-
-def _columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[str]]:
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    kept = [i for i in range(len(header)) if not cells or any(row[i] for row in cells)]
-    return [[header[i], *(row[i] for row in cells)] for i in kept]
 
 
 def _padded(column: Sequence[str]) -> list[str]:

@@ -99,22 +99,19 @@ def test_a_call_has_pycudas_keywords_and_arguments():
 
 
 @pytest.mark.parametrize("types", ["Pif", ["P", np.int32, np.dtype("f4")], [np.intp, "i", "f"]])
-def test_a_prepared_call_converts_to_the_types(types):
+def test_a_prepared_call_converts_to_the_types_and_counts_arguments(types):
     launches = Launches()
-    Function(launches).prepare(types).prepared_call((2, 1), (8, 1, 1), 0x3000, 3, 1, shared_size=16)
+    prepared = Function(launches).prepare(types)
+    prepared.prepared_call((2, 1), (8, 1, 1), 0x3000, 3, 1, shared_size=16)
 
     ((grid, block, args, *how),) = launches
     assert (grid, block, how) == ((2, 1), (8, 1, 1), [16, None])
     assert args[0] == 0x3000
     assert [(each, each.dtype.itemsize) for each in args[1:]] == [(3, 4), (1.0, 4)]
-
-
-def test_a_prepared_call_takes_arrays_as_pointers_and_counts_arguments():
-    launches = Launches()
-    prepared = Function(launches).prepare("P")
-    prepared.prepared_async_call((1, 1), (1, 1, 1), "stream", ARRAY)
-    assert launches[0][2:] == ([ARRAY], 0, "stream")
-    with pytest.raises(InvalidRequest, match=r"1 types, and this call has 2 arguments"):
+    prepared.prepared_async_call((1, 1), (1, 1, 1), "stream", ARRAY, 3, 1)
+    assert launches[1][2][0] is ARRAY  # arrays are pointers too
+    assert launches[1][3:] == (0, "stream")
+    with pytest.raises(InvalidRequest, match=r"3 types, and this call has 2 arguments"):
         prepared.prepared_call((1, 1), (1, 1, 1), ARRAY, 3)
 
 

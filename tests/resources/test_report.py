@@ -109,16 +109,12 @@ def test_registers_limit_a_kernel_that_keeps_many():
     assert found.share < 1
 
 
-def test_shared_memory_that_no_block_can_have_leaves_no_block():
+def test_dynamic_shared_memory_lowers_the_occupancy():
+    for shared, blocks in ((0, 16), (100 << 10, 2)):
+        assert _best(PLAIN.replace("BOUNDS", ""), block=128, dynamic_shared=shared).blocks == blocks
     assert _best(PLAIN.replace("BOUNDS", ""), dynamic_shared=100_000).blocks == 2
     found = _best(PLAIN.replace("BOUNDS", ""), "sm_86", dynamic_shared=200_000)
     assert (found.blocks, found.share, found.limited_by) == (0, 0, ("shared memory",))
-
-
-def test_dynamic_shared_memory_lowers_the_occupancy(build):
-    (free,) = Report.of(build, kernel="g", block=128).kernels
-    (full,) = Report.of(build, kernel="g", block=128, dynamic_shared=100 << 10).kernels
-    assert (free.occupancy.blocks, full.occupancy.blocks) == (16, 1)
 
 
 def test_a_cubin_alone_is_reported_without_spills(build):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import shlex
 import time
@@ -11,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import wait
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import rtcompile
@@ -155,20 +155,12 @@ def _readable() -> Iterator[None]:
 # --- How IPython displays them -----------------------------------------------------------------------
 
 
-def as_text(shown: Any) -> str:
+def styled(shown: Any) -> styling.Styled:
     """Return a module, a kernel or a template as a few lines of text."""
     title, note = _card(shown)
     table = [styling.table(*report.rows()) for report in _reports(shown)]
-    return "\n".join([title, *table, *note, *map(styling.as_text, _warnings(shown))])
-
-
-def as_html(shown: Any) -> str:
-    """Return a module, a kernel or a template as a small HTML table."""
-    title, note = _card(shown)
-    table = [styling.html_table(*report.rows()) for report in _reports(shown)]
-    below = [f"<div>{html.escape(line)}</div>" for line in note]
-    title = f"<div><b>{html.escape(title)}</b></div>"
-    return "".join([title, *table, *below, *map(styling.as_html, _warnings(shown))])
+    below = [(("", "\n"), *warning) for warning in _warnings(shown)]
+    return ("location", title), ("", "\n".join(["", *table, *note])), *chain(*below)
 
 
 def _reports(shown: Any) -> list[Report]:
@@ -215,7 +207,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magics(CudaMagics)
     formatters = shell.display_formatter.formatters
     for kind in (CellModule, CellKernel, CellTemplate):
-        formatters["text/html"].for_type(kind, as_html)
+        formatters["text/html"].for_type(kind, lambda shown: styling.as_html(styled(shown)))
         formatters["text/plain"].for_type(
-            kind, lambda shown, printer, _cycle: printer.text(as_text(shown))
+            kind, lambda shown, printer, _cycle: printer.text(styling.as_text(styled(shown)))
         )

@@ -35,7 +35,7 @@ class CellModule(dict[str, Any]):
         self.source, self.arguments = source, arguments
         self.code = build(CompileRequest(source, **arguments))
         self._build = build
-        self._instances: list[CellModule] = []
+        self._builds = [self.code]  # and those of instances that are built later
         texts: dict[str, cxx.Kernel] = {}
         for text in cxx.kernels(cxx.readable(source)):
             if text.is_defined:
@@ -60,21 +60,16 @@ class CellModule(dict[str, Any]):
         """Build the cell for one more instance; an error if it has variables, which would be copied."""
         arguments = {**self.arguments, "name_expressions": [expression]}
         built = CellModule(self.source, arguments, self._build)
-        others = (self, *self._instances)
-        shared = {name for one in others for name in one.variables() & built.variables()}
-        if shared:
+        there = (name for one in self._builds for name in one.symbols("variable").values())
+        twice = {*there} & {*built.code.symbols("variable").values()}
+        if shared := own_variables(twice, self.source, built.code.symbols().values()):
             raise InvalidRequest(
                 f"{expression} would have its own copy of the cell's variables "
                 f"({', '.join(sorted(shared))}), since it is built after the cell; build it with "
                 f"the cell: %%cuda -n '{expression}'"
             )
-        self._instances.append(built)
+        self._builds.append(built.code)
         return built
-
-    def variables(self) -> frozenset[str]:
-        """Return the cell's own variables that kernels share and can change."""
-        found = self.code.symbols("variable").values()
-        return own_variables(found, self.source, self.code.symbols().values())
 
     @computed_once
     def raw(self) -> Any:

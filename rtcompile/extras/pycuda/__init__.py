@@ -250,11 +250,7 @@ class Function:
                 f"prepare() was given {len(self._types)} types, and this call has {len(args)} arguments"
             )
         values = [
-            value
-            if kind == _POINTER
-            else np.asarray(value, kind)
-            if kind.char == "V"
-            else kind.type(value)
+            value if kind == _POINTER else np.asarray(value, kind)
             for value, kind in zip(args, self._types, strict=True)
         ]
         self._kernel.launch(grid, block, values, shared_mem=shared_size, stream=stream)

@@ -13,7 +13,7 @@ from rtcompile.cubin import Elf
 from rtcompile.errors import InvalidRequest, public, shown
 from rtcompile.named import NamedTuple
 from rtcompile.request.values import text, whole
-from rtcompile.styling import html_table, table
+from rtcompile.styling import as_html, table
 
 # --- Occupancy: how many blocks of a kernel run on one multiprocessor ------------------------------
 
@@ -268,7 +268,7 @@ class Report:
         printer.text(str(self))  # as IPython shows it
 
     def _repr_html_(self) -> str:
-        return f"<div>{self.title}</div>{html_table(*self.rows())}"
+        return as_html([("", str(self))])
 
 
 def _possible_blocks(kernel: KernelReport) -> list[int]:
