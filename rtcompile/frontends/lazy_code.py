@@ -81,9 +81,8 @@ class LazyCode:
         self.objects: dict[int | None, ObjectCode] = {}
         self.used = request is None  # nothing can be built ahead
         self._overrides = {name: self.arguments[name] for name in _OVERRIDES}
-        self._environment: Environment | None = None  # of the last used settings
         # The conditions under which `objects` are valid: environment, toolchain's signature, working directory.
-        self._made: set[tuple[Environment | None, str, str]] = set()
+        self._made: set[tuple[Environment, str, str]] = set()
         self._is_local = request is not None and request.depends_on_directory
         self._folder = self._working_directory()
 
@@ -115,8 +114,7 @@ class LazyCode:
     @property
     def settings(self) -> Settings:
         """The environment's current settings, changed by the arguments."""
-        self._environment = environments.current()
-        return self._environment.settings.override(**self._overrides)
+        return environments.current().settings.override(**self._overrides)
 
     def module(self) -> Any:
         """Return CuPy's module of this build on the current device, built and loaded on first use."""
@@ -124,23 +122,21 @@ class LazyCode:
         found = self.modules.get(device)
         return self._load(device) if found is None else found
 
-    def rebuild(self, log_stream: IO[str] | None = None) -> Any:
+    def rebuild(self, log_stream: IO[str] | None = None) -> None:
         """Look the code up in the cache, or compile it; load it on the current device."""
         if log_stream is not None:
             check_stream(log_stream)
-        module = self._load(ordinal(loading=True), log_stream)
+        self._load(ordinal(loading=True), log_stream)
         for functions in self.functions.values():
             functions.clear()
-        return module
 
     def _load(self, device: int, log_stream: IO[str] | None = None) -> Any:
         request = self.request
         given: tuple[Any, ...] = (self.path, ())
         if request is not None:
-            code = self.compiled(request)
+            code = self._built(request)
             if log_stream is not None:
                 log_stream.write(code.build.log)
-            self._keep(code)
             given = (code.code, tuple(code.lowered_names.items()))
         try:
             with loading:
@@ -204,19 +200,17 @@ class LazyCode:
         request = self.request
         if request is None:
             return bool(self.modules) or os.access(str(self.path), os.R_OK)
-        if self._device() in self.objects:
-            return True
-        return pipeline.is_cached(request, self.settings)
+        return self._device() in self.objects or pipeline.is_cached(request, self.settings)
 
-    def compiled(self, request: CompileRequest) -> ObjectCode:
-        """Return the code of this request, or of a derived one."""
-        settings = self.settings
+    def _built(self, request: CompileRequest) -> ObjectCode:
+        """Return the code, after keeping it and its conditions for the current device."""
+        here = environments.current()
+        settings = here.settings.override(**self._overrides)
         self.used = True
         try:
-            found = pipeline.build(request, settings)
+            code = pipeline.build(request, settings)
             while errors.unshown:
                 errors.warn(errors.unshown.pop(0))
-            return found
         except CompileError as error:
             if settings.dump_source_on_error:
                 error.dump(sys.stderr)
@@ -224,23 +218,17 @@ class LazyCode:
             if self.arguments["jitify"] and type(error) is CompileError:
                 raise JitifyError.of(error) from None
             raise
+        self._made.add((here, here.signature(), self._working_directory()))
+        self.objects[self._device()] = code
+        return code
 
     def object_code(self) -> ObjectCode | None:
         """Return the code for the current device, or for `arch` without one; None for a file."""
         request = self.request
         if request is None:
             return None
-        device = self._device()
-        if device not in self.objects:
-            self._keep(self.compiled(request))
-        return self.objects[device]
-
-    def _keep(self, code: ObjectCode) -> None:
-        """Keep the code for the current device, and its conditions."""
-        here = self._environment
-        signature = "" if here is None else here.signature()
-        self._made.add((here, signature, self._working_directory()))
-        self.objects[self._device()] = code
+        known = self.objects.get(self._device())
+        return self._built(request) if known is None else known
 
     def _device(self) -> int | None:
         return None if self.arguments["arch"] is not None else ordinal()

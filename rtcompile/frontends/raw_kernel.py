@@ -109,7 +109,8 @@ class BuildOwner:
         from rtcompile.types import Report
 
         code = self._build.object_code() or contents(self._build.path)
-        return Report.of(code, getattr(self, "name", None), block, dynamic_shared)
+        kernel = self.name if isinstance(self, cupy.RawKernel) else None
+        return Report.of(code, kernel, block, dynamic_shared)
 
     @public
     def profile(self) -> Profile:
