@@ -96,6 +96,8 @@ def test_a_call_has_pycudas_keywords_and_arguments():
     assert (grid, block, how) == ((4, 1), (32, 1, 1), [64, None])
     assert args == [ARRAY, np.int32(3), record[0]]
     assert Function(launches).NUM_REGS == 24
+    Function(launches).prepare("P").prepared_call((1, 1), (1, 1, 1), ARRAY)
+    assert launches[1][2] == [ARRAY]
 
 
 @pytest.mark.parametrize("types", ["Pif", ["P", np.int32, np.dtype("f4")], [np.intp, "i", "f"]])
@@ -104,12 +106,11 @@ def test_a_prepared_call_converts_to_the_types_and_counts_arguments(types):
     prepared = Function(launches).prepare(types)
     prepared.prepared_call((2, 1), (8, 1, 1), 0x3000, 3, 1, shared_size=16)
 
-    ((grid, block, args, *how),) = launches
+    grid, block, args, *how = launches[0]
     assert (grid, block, how) == ((2, 1), (8, 1, 1), [16, None])
     assert args[0] == 0x3000
     assert [(each, each.dtype.itemsize) for each in args[1:]] == [(3, 4), (1.0, 4)]
-    prepared.prepared_async_call((1, 1), (1, 1, 1), "stream", ARRAY, 3, 1)
-    assert launches[1][2][0] is ARRAY  # arrays are pointers too
+    prepared.prepared_async_call((1, 1), (1, 1, 1), "stream", 0x3000, 3, 1)
     assert launches[1][3:] == (0, "stream")
     with pytest.raises(InvalidRequest, match=r"3 types, and this call has 2 arguments"):
         prepared.prepared_call((1, 1), (1, 1, 1), ARRAY, 3)
