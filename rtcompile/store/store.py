@@ -83,6 +83,12 @@ class Missing(NamedTuple):
         if builds:
             wanted = "any compiler here" if inputs.backend in EITHER else inputs.backend
             return f"built by {builds[0].backend} ({builds[0].compiler}), wanted from {wanted}"
+        for record in self.records:
+            if record.failure is not None and record.compiler == inputs.all_compilers():
+                change = record.files.difference()
+                return "its last build failed, and " + (
+                    change or "nothing that it read has changed"
+                )
         return "no build of this source with these options"
 
 

@@ -216,6 +216,17 @@ def test_why_miss_names_the_header_that_changed(source, capsys):
     assert f"header {source.with_name('width.h')} changed" in capsys.readouterr().out
 
 
+def test_why_miss_says_that_the_last_build_failed(source, capsys):
+    source.with_name("width.h").write_text("#error no width\n")
+    for changes in ("nothing that it read has", f"header {source.with_name('width.h')}"):
+        main(["compile", "k.cu", "--arch", "sm_80"])
+        capsys.readouterr()
+        if changes.startswith("header"):
+            source.with_name("width.h").write_text("#define WIDTH 40\n")
+        assert main(["cache", "why-miss", "k.cu", "--arch", "sm_80"]) == 1
+        assert f"its last build failed, and {changes} changed" in capsys.readouterr().out
+
+
 def test_why_miss_compiles_no_link_input(source, capsys, monkeypatch):
     source.with_name("lib.cu").write_text("__device__ int two() { return 2; }\n")
     arguments = ["k.cu", "--arch", "sm_80", "--link", "lib.cu"]
