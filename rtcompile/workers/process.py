@@ -149,7 +149,6 @@ def meaning_of(number: int) -> str:
 def start(loads: str = "") -> None:
     """Start a zygote without waiting, before this process's first job; `loads` is the NVRTC, once it is known."""
     with ZygoteProcess.lock, suppress(OSError):  # the job that needs it will report the error
-        occupy_standard()
         if not ZygoteProcess.alive and not ZygoteProcess.all_ended:
             ZygoteProcess()
         for zygote in ZygoteProcess.alive:

@@ -349,13 +349,8 @@ def die_with_zygote(zygote: int, held: int) -> None:
     """Let the kernel kill this job's process group when its zygote ends, even by ``kill -9``."""
     # `held` is the reading end of a pipe whose other end only the zygote has. When that closes, the kernel sends
     # SIGKILL to the group, as long as one of its processes has the reading end open.
-    try:
-        fcntl.fcntl(held, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(held, fcntl.F_SETSIG, SIGKILL)
-        fcntl.fcntl(held, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
-        os.set_inheritable(held, True)
-    except OSError:
-        pass  # an emulated Linux kernel
+    _signal_at_end(held, -os.getpid(), SIGKILL)
+    os.set_inheritable(held, True)
     if os.getppid() != zygote:
         os._exit(1)  # The zygote ended before this took effect.
 
@@ -363,32 +358,32 @@ def die_with_zygote(zygote: int, held: int) -> None:
 def continue_at_end(control: int) -> None:
     """Let the kernel continue a zygote that somebody stopped when its caller ends, so that it ends too."""
     # The signal also comes with each message, and does nothing to a process that is not stopped.
+    _signal_at_end(control, os.getpid(), SIGCONT)
+
+
+def _signal_at_end(descriptor: int, receiver: int, signal: int) -> None:
+    """Let the kernel send a signal to a process, or to a group (negative), when the other end closes."""
     try:
-        fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(control, fcntl.F_SETSIG, SIGCONT)
-        fcntl.fcntl(control, fcntl.F_SETFL, os.O_RDWR | os.O_ASYNC)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, receiver)
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC)
     except OSError:
         pass  # an emulated Linux kernel
 
 
 def keep_priority() -> None:
     """Give this process's new session its nice value, since Linux's "autogroups" have their own."""
-    nice = os.nice(0)
-    if nice > 0:
-        try:
-            with open("/proc/self/autogroup", "w") as file:
-                file.write(str(nice))
-        except OSError:
-            pass  # This kernel has no autogroups.
+    if (nice := os.nice(0)) > 0:
+        set_own("autogroup", nice)
 
 
-def prefer_for_oom() -> None:
-    """Tell the kernel to kill this process first when memory runs out."""
+def set_own(name: str, value: int) -> None:
+    """Write a number to one of this process's files in /proc, if this kernel or container allows it."""
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(str(value))
     except OSError:
-        pass  # A container may forbid it.
+        pass
 
 
 def private_bytes(pid: int | str, unknown: int) -> int:

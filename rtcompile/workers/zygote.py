@@ -373,7 +373,7 @@ def become(
         for other in others:
             other.close()
         system.die_with_zygote(zygote, held)
-        system.prefer_for_oom()
+        system.set_own("oom_score_adj", 1000)  # When memory runs out, the kernel kills it first.
         os.dup2(stderr, 2)
         os.chdir(os.open(name, system.FOLDER, dir_fd=folder.descriptor))
         status = _serve(channel)
