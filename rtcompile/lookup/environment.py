@@ -29,7 +29,6 @@ from rtcompile.store.folder import Folder, Memory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
 # These variables affect which compilers and headers are found, or their behaviour.
 TOOLCHAIN_VARIABLES = (
@@ -99,11 +98,12 @@ class Environment:
     one file, whose fields are `toolchain`. `loads` is the library that a worker loads for it; "" if unknown.
     """
 
-    def __init__(self, values: tuple[bytes | None, ...], everything: Mapping[Any, Any]) -> None:
-        self._values = values
-        self._everything = dict(everything)
+    def __init__(self) -> None:
+        # `os.environb` keeps the variables in this dictionary, which is not documented.
+        self._everything = dict(getattr(os.environb, "_data", os.environb))
+        self._values = values = tuple(map(self._everything.get, _NAMES))
         self._variables: dict[str, str] = {}
-        for name in everything:
+        for name in self._everything:
             if name[:10] == b"RTCOMPILE_" and name not in _known and not name.startswith(_OTHERS):
                 _warn_of(name)
         self._sys_path = sys.path[:]
@@ -162,10 +162,10 @@ class Environment:
 
     def is_current(self) -> bool:
         """Return whether variables, ``sys.path`` and, where it counts, the working directory are the same."""
-        everything = getattr(os.environb, "_data", os.environb)  # as `_all_variables`
+        everything = getattr(os.environb, "_data", os.environb)
         return (
             # Comparing all takes a quarter of a microsecond; the relevant ones are compared only if some differ.
-            (self._everything == everything or _values(everything) == self._values)
+            (self._everything == everything or tuple(map(everything.get, _NAMES)) == self._values)
             and self._sys_path == sys.path
             and (self._where is None or self._where == _working_directory())
         )
@@ -233,10 +233,8 @@ def current() -> Environment:
     """Return the environment's snapshot: the same object until something changes."""
     global _environment
     here = _environment
-    if here is not None and here.is_current():
-        return here
-    everything = _all_variables()
-    here = _environment = Environment(_values(everything), everything)
+    if here is None or not here.is_current():
+        here = _environment = Environment()
     return here
 
 
@@ -250,8 +248,7 @@ def forget() -> None:
 def looked_again() -> Environment:
     """Search the folders of packages and PATH again, and return the current environment."""
     global _environment
-    before, everything = current(), _all_variables()
-    now = Environment(_values(everything), everything)
+    before, now = current(), Environment()
     if now.key == before.key:
         return before  # Another thread may be building with it.
     _environment = now
@@ -327,16 +324,6 @@ def on_path(name: str, path: str) -> str:
         if os.access(program, os.X_OK) and os.path.isfile(program):
             return absolute(program)
     return ""
-
-
-def _all_variables() -> Mapping[Any, Any]:
-    """Return the process's variables as ``os.environb`` keeps them, which is not documented."""
-    data: Mapping[Any, Any] = getattr(os.environb, "_data", os.environb)
-    return data
-
-
-def _values(everything: Mapping[Any, Any]) -> tuple[bytes | None, ...]:
-    return tuple(map(everything.get, _NAMES))
 
 
 def _package_folders() -> list[str]:

@@ -146,7 +146,13 @@ def _from_json(fields: Sequence[bytes], settings: Settings) -> Toolchain:
         nvjitlink=found.nvjitlink and Library(*found.nvjitlink),
         search=tuple(SearchDir(*directory) for directory in found.search),
     )
-    _use_unpacked(found, settings)
+    # NVRTC's own headers must still be in the cache, and nobody else may be able to write there. This records their use.
+    top = f"{settings.cache_dir}/headers/"
+    for path in [d.path.removeprefix(top) for d in found.search if d.path.startswith(top)][:1]:
+        from rtcompile.store import inventory
+
+        if inventory.find(settings.cache_dir, path.split("/")[0]) is None:
+            raise LookupError(path)
     if nvrtc is not None and nvrtc.architectures:
         from rtcompile.request import arch as archs
 
@@ -156,14 +162,3 @@ def _from_json(fields: Sequence[bytes], settings: Settings) -> Toolchain:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _use_unpacked(toolchain: Toolchain, settings: Settings) -> None:
-    """Record the use of NVRTC's own headers in the cache; raise LookupError if others could have written there."""
-    top = f"{settings.cache_dir}/headers/"
-    names = [d.path.removeprefix(top) for d in toolchain.search if d.path.startswith(top)]
-    if names:
-        from rtcompile.store import inventory
-
-        if inventory.find(settings.cache_dir, names[0].split("/")[0]) is None:
-            raise LookupError(names[0])
