@@ -196,19 +196,6 @@ def test_a_build_waits_for_a_header_that_is_nearly_done_for_half_of_what_it_woul
     assert (took >= HALF) is waits
 
 
-def test_a_waiting_thread_uses_the_finished_header(builder):
-    builder.compiled(EXPENSIVE + KERNEL)
-    making = threading.Thread(target=builder.compiled, args=(EXPENSIVE + KERNEL,))
-    making.start()
-    while not precompiled._making:
-        time.sleep(0.001)
-    begun = time.monotonic()
-    builder.compiled(EXPENSIVE + KERNEL)
-    waited = time.monotonic() - begun
-    making.join()
-    assert waited >= HALF or used(builder.compiled(EXPENSIVE + KERNEL))
-
-
 def milliseconds(outcome: Compiled | CompileFailure) -> float:
     found = outcome.milliseconds
     return found if isinstance(found, float) else found["front end"]
@@ -340,19 +327,6 @@ def test_most_of_a_large_batch_waits_for_the_header(builder, monkeypatch, slots)
     monkeypatch.setattr(pool, "slots", lambda: slots)
     outcomes = batch(builder, 5, expected=32)
     assert [*map(used, outcomes)].count(True) >= 3
-
-
-def test_a_large_batch_does_not_wait_for_a_header_that_saves_little(builder, monkeypatch):
-    monkeypatch.setattr(pool, "slots", lambda: 1)
-    taking(monkeypatch, 0.03)
-    builder.compiled(PREFIX + KERNEL)
-    prefix = builder.prefix()
-    token = precompiled.expected.set(2)
-    begun = time.monotonic()
-    with being_made(builder, 60), prefix.wanted(None):
-        took = time.monotonic() - begun
-    precompiled.expected.reset(token)
-    assert took < precompiled.Prefix.MAX_SECONDS / 6
 
 
 def test_a_small_batch_creates_no_header(builder, monkeypatch):

@@ -1,5 +1,6 @@
 """A snapshot of the environment is current, and a toolchain is unchanged, until something that matters changes."""
 
+import itertools
 import os
 import sys
 
@@ -48,8 +49,13 @@ def test_a_longer_and_a_shorter_search_path_make_a_new_snapshot(monkeypatch):
     assert here is not longer is not environment.current()
 
 
-@pytest.mark.parametrize("entry", ["", "sub", "-sub"])
-@pytest.mark.parametrize("searched", ["sys.path", "PATH", "LD_LIBRARY_PATH"])
+@pytest.mark.parametrize(
+    ("searched", "entry"),
+    [
+        *itertools.product(["sys.path", "PATH", "LD_LIBRARY_PATH"], ["", "sub", "-sub"]),
+        *itertools.product(["RTCOMPILE_CUTLASS_PATH", "CUDA_HOME"], ["sub"]),
+    ],
+)
 def test_a_relative_folder_is_another_one_in_another_directory(
     tmp_path, monkeypatch, searched, entry
 ):
@@ -58,7 +64,7 @@ def test_a_relative_folder_is_another_one_in_another_directory(
     if searched == "sys.path":
         monkeypatch.setattr(sys, "path", [*sys.path, entry])
     else:
-        monkeypatch.setenv(searched, f"/usr/bin:{entry}")
+        monkeypatch.setenv(searched, entry if entry == "sub" else f"/usr/bin:{entry}")
     seen = []
     for name in ("one", "two", "one"):
         monkeypatch.chdir(tmp_path / name)

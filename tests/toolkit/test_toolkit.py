@@ -88,6 +88,7 @@ def test_rtcompiles_headers_are_searched_last_and_nvcc_gets_no_cuda_headers_and_
     found = search(site)
     labels = [d.label for d in found.search]
     assert labels == ["forward", "cudart", "crt", "cccl", "cutlass", "cupy", "rtcompile", "shims"]
+    assert cccl_directories(found) == [str(site / "nvidia/cuda_cccl/include")]
     assert [d.label for d in found.nvcc_search] == ["cutlass", "cupy", "rtcompile"]
 
 
@@ -224,11 +225,6 @@ def cccl_directories(toolchain: Toolchain) -> list[str]:
     return [d.path for d in toolchain.search if (Path(d.path) / "cuda/std/version").exists()]
 
 
-def test_the_toolkits_cccl_replaces_cupys(tmp_path):
-    toolchain = search(Wheels(tmp_path).cuda12().cupy().site)
-    assert cccl_directories(toolchain) == [str(tmp_path / "nvidia/cuda_cccl/include")]
-
-
 def test_wheels_that_lack_only_cccl_are_complete_with_cupys(tmp_path):
     site = Wheels(tmp_path / "site").cuda12("12.9.86", cccl=None).cupy().site
     environ = {"CUDA_PATH": str(toolkit(tmp_path / "cuda", "12.6.85"))}
@@ -284,22 +280,18 @@ def test_a_named_cutlass_precedes_the_wheel(tmp_path, variable, below):
     assert toolchain.found_via["cutlass"] == variable
 
 
-def test_a_missing_folder_in_rtcompiles_cutlass_variable_is_an_error(tmp_path):
+@pytest.mark.parametrize("variable", ["RTCOMPILE_CUTLASS_PATH", "CUTLASS_PATH"])
+def test_a_missing_folder_in_a_cutlass_variable_is_reported_and_in_the_common_one_ignored(
+    tmp_path, variable
+):
     site = Wheels(tmp_path).cuda12().site
     write(site / "cutlass_library/source/include/cutlass/version.h")
-    toolchain = search(site, environ={"RTCOMPILE_CUTLASS_PATH": str(tmp_path / "no")})
-    assert "cutlass" not in directories(toolchain)
-    assert f"RTCOMPILE_CUTLASS_PATH={tmp_path / 'no'} names no CUTLASS" in str(toolchain.problems)
-    assert str(tmp_path / "no/include/cutlass/version.h") in toolchain.missing["cutlass"]
-
-
-def test_a_missing_folder_in_the_common_cutlass_variable_is_ignored_with_a_report(tmp_path):
-    site = Wheels(tmp_path).cuda12().site
-    write(site / "cutlass_library/source/include/cutlass/version.h")
-    toolchain = search(site, environ={"CUTLASS_PATH": "/proc/nowhere"})
-    assert "cutlass" in directories(toolchain)
+    toolchain = search(site, environ={variable: str(tmp_path / "no")})
     (problem,) = toolchain.problems
-    assert "CUTLASS_PATH=/proc/nowhere" in problem
+    assert f"{variable}={tmp_path / 'no'} names no CUTLASS" in problem
+    assert str(tmp_path / "no/include/cutlass/version.h") in problem
+    assert ("cutlass" in directories(toolchain)) is (variable == "CUTLASS_PATH")
+    assert toolchain.missing.get("cutlass", problem) == problem
 
 
 @from_table

@@ -176,19 +176,15 @@ def test_a_link_in_a_leftover_folder_is_removed_and_not_followed(parent, preciou
     assert (precious / "thesis.tex").exists()
 
 
-def test_a_link_instead_of_a_zygotes_folder_is_not_followed(parent, precious):
+def test_what_is_no_folder_of_a_zygote_is_left_and_links_are_not_followed(parent, precious):
     (parent / scratch.new_name()).symlink_to(precious)
-    scratch.sweep(str(parent), "")
-    assert (precious / "thesis.tex").exists()
-
-
-def test_what_is_no_folder_of_a_zygote_is_left(parent):
     (parent / scratch.new_name()).touch()
     os.mkfifo(parent / scratch.new_name())
     (parent / scratch.new_name()).symlink_to("nothing")
     before = sorted(os.listdir(parent))
     scratch.sweep(str(parent), "")
     assert sorted(os.listdir(parent)) == before
+    assert (precious / "thesis.tex").exists()
 
 
 def test_a_folder_of_another_user_is_left(parent, monkeypatch):

@@ -17,6 +17,7 @@ from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
 from rtcompile.workers.pool import Job, JobResult, Pool
 from rtcompile.workers.zygote import Child, Order
+from tests.jobs import eventually
 from tests.processes import python
 from tests.tables import from_table
 
@@ -147,19 +148,15 @@ def test_a_process_that_is_killed_while_it_waits_costs_no_job(pool):
     assert compiled(pool, KERNEL % 3)["code"]
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/")])
-def test_a_process_that_finds_a_foreign_folder_is_not_reused(pool, scratch, make):
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("/")])
+def test_files_of_a_job_are_removed_and_a_process_that_finds_others_is_not_reused(
+    pool, scratch, make
+):
     pid = compiled(pool, KERNEL % 1)["pid"]
-    make(Path(os.readlink(f"/proc/{pid}/cwd"), "b"))
-    assert compiled(pool, KERNEL % 2)["pid"] != pid
-
-
-def test_files_of_a_job_are_removed_before_the_next_one(pool):
-    pid = compiled(pool, KERNEL % 1)["pid"]
-    temporary = Path(os.readlink(f"/proc/{pid}/cwd"))
-    (temporary / "secret").write_text("of the first job")
-    assert compiled(pool, KERNEL % 2)["pid"] == pid
-    assert "secret" not in os.listdir(temporary)
+    left = Path(os.readlink(f"/proc/{pid}/cwd"), "left")
+    make(left)
+    assert (compiled(pool, KERNEL % 2)["pid"] == pid) is (make is Path.touch)
+    assert eventually(lambda: not os.path.lexists(left))
 
 
 # --- which jobs are reusable, and compile without declarations -----------------------------------------
