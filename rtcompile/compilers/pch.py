@@ -108,16 +108,10 @@ class PrefixRecord(NamedTuple):
     def read(cls, cache_dir: str, key: str) -> PrefixRecord:
         """Return the record of a prefix; an empty one if it is missing or damaged."""
         folder = Folder(cache_dir, writable=False)  # reading does not count as use
-        return folder.decoded("pch", f"{key}.record", cls._decoded) or cls()
-
-    @classmethod
-    def _decoded(cls, name: str, data: bytes) -> PrefixRecord | None:
-        try:
-            [record] = decode_records(name, data) or ()
+        for record in folder.decoded("pch", f"{key}.record", decode_records) or ():
             builds, failures, seconds = record.notes
             return cls(record.object_key, record.files, int(builds), int(failures), float(seconds))
-        except ValueError:
-            return None
+        return cls()
 
     def write(self, cache_dir: str, key: str) -> bool:
         """Write the record; False if the folder is not writable."""

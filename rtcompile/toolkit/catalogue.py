@@ -52,6 +52,7 @@ class Part(NamedTuple):
     packages: Mapping[str, str]  # by layout
     headers: tuple[str, ...]
     states: tuple[str, ...]
+    files: tuple[str, ...]
     required: bool
     below: str
     then: str
@@ -78,13 +79,17 @@ def _parts() -> Iterator[Part]:
     parser.read(os.path.join(os.path.dirname(__file__), "parts.ini"), encoding="utf-8")
     for name in parser.sections():
         row = parser[name]
-        markers, headers, states = (
-            tuple(row.get(each, "").split()) for each in ("markers", "headers", "states")
+        lists = ("markers", "headers", "states", "files")
+        yield Part(
+            name,
+            row["what"],
+            row["kind"],
+            packages={layout: row[layout] for layout in _FOLDERS if layout in row},
+            required=row.getboolean("required", False),
+            below=row.get("below", ""),
+            then=row.get("then", ""),
+            **{each: tuple(row.get(each, "").split()) for each in lists},
         )
-        packages = {layout: row[layout] for layout in _FOLDERS if layout in row}
-        is_required = row.getboolean("required", False)
-        more = states, is_required, row.get("below", ""), row.get("then", "")
-        yield Part(name, row["what"], row["kind"], markers, packages, headers, *more)
 
 
 PART: Mapping[str, Part] = {part.name: part for part in _parts()}

@@ -151,21 +151,6 @@ _HOST_FOLDERS = ("lib/gcc", "lib64/gcc", "lib/clang", "include/c++")
 _READ_WHOLE = 4 << 20
 _END = 64 << 10
 
-# The files that NVCC runs or reads besides headers, below the parent of its `bin`.
-_NVCC_FILES = (
-    "bin/nvcc",
-    "bin/nvcc.profile",
-    "bin/cudafe++",
-    "bin/cicc",
-    "bin/ptxas",
-    "bin/nvlink",
-    "bin/fatbinary",
-    "nvvm/bin/cicc",
-    "nvvm/lib64/libnvvm.so",
-    "nvvm/libdevice/libdevice.10.bc",
-    "lib/libcudadevrt.a",
-    "lib64/libcudadevrt.a",
-)
 # The programs that NVCC runs in a folder given by -ccbin.
 _HOST_COMPILERS = ("gcc", "g++", "clang")
 
@@ -221,9 +206,11 @@ def of_nvjitlink(library: Library, cudadevrt: str | None) -> str:
 
 def _files_below(program: Executable) -> dict[str, str]:
     """Return NVCC's files by their names below its folder, which do not depend on links and wrappers."""
+    from rtcompile.toolkit.catalogue import PART  # only a search needs it
+
     binary = os.path.realpath(program.binary)
     root = os.path.dirname(os.path.dirname(binary))
-    found = {name: os.path.join(root, name) for name in _NVCC_FILES}
+    found = {name: os.path.join(root, name) for name in PART["nvcc"].files}
     return {"nvcc": binary, **{name: path for name, path in found.items() if os.path.isfile(path)}}
 
 

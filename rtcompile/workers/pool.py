@@ -179,7 +179,9 @@ class Pool:
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
-                worker = self._zygote(job.loads)
+                with self._lock:
+                    found = self.zygotes.get(job.loads) or process.take(job.loads)
+                    worker = self.zygotes[job.loads] = found or ZygoteProcess(self._idle, job.loads)
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")
@@ -187,23 +189,14 @@ class Pool:
             if outcome is not None:
                 return outcome
             # It ended after its idle time, or was killed. Start another one, once.
-            self._forget(job, worker)
+            with self._lock:
+                if self.zygotes.get(job.loads) is worker:
+                    del self.zygotes[job.loads]
+            worker.close()
             if ZygoteProcess.all_ended and not exiting:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
         text = f"The worker process ended before it returned a result. {worker.last_stderr}".strip()
         return Crash("start", 0, text, b"")
-
-    def _zygote(self, loads: str) -> ZygoteProcess:
-        with self._lock:
-            found = self.zygotes.get(loads) or process.take(loads)
-            self.zygotes[loads] = found or ZygoteProcess(self._idle, loads)
-            return self.zygotes[loads]
-
-    def _forget(self, job: Job, worker: ZygoteProcess) -> None:
-        with self._lock:
-            if self.zygotes.get(job.loads) is worker:
-                del self.zygotes[job.loads]
-        worker.close()
 
     def close(self) -> None:
         """End every zygote and its jobs."""
