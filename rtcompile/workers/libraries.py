@@ -144,7 +144,10 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     if job.get("yields"):
         os.nice(19)
     if job.get("reusable"):
-        _keep_freed_memory()
+        # New pages cost 1500 page faults, which take 3 of a small kernel's 20 ms.
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     options: list[bytes] = job["options"]
     path: bytes = job.get("pch") or job.get("create_pch", b"")
     if path and _heap_is_pinned is None:
@@ -199,13 +202,6 @@ _DETAIL_MAX = 1000  # characters; some names of instances have 100,000
 
 # Of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-
-def _keep_freed_memory() -> None:
-    """Let `malloc` keep freed pages: new ones cost 1500 page faults, which take 3 of a small kernel's 20 ms."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
-    libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
 
 
 _PHASES = {

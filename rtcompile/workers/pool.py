@@ -266,11 +266,9 @@ def _raise_limit(number: int | None) -> None:
 def _send_job(
     zygote: ZygoteProcess, job: Job, limits: Limits, ours: _socket.socket, theirs: _socket.socket
 ) -> None:
-    if not zygote.is_reachable():
-        raise OSError("its socket was closed")
     how = limits.after_waiting(0.0), limits.memory, job.reusable and limits == Limits()
     system.send(ours, dict(job.arguments))
-    system.send(zygote.control, (job.function, *how), (theirs.fileno(),))
+    zygote.send((job.function, *how), theirs.fileno())
     process.close_theirs(theirs)  # otherwise the end of file would never arrive
 
 

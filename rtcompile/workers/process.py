@@ -19,7 +19,7 @@ from rtcompile.workers import system
 
 TYPE_CHECKING = False  # as type checkers know it
 if TYPE_CHECKING:
-    from typing import ClassVar
+    from typing import Any, ClassVar
 
 IDLE_SECONDS = 300.0
 NVRTC = "rtcompile.workers.libraries:load"  # prepares a zygote for NVRTC
@@ -67,19 +67,21 @@ class ZygoteProcess:
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
 
-    def _has(self, descriptor: int) -> bool:
-        """Return whether a descriptor is still valid: applications may close and reuse them."""
-        return _identity(descriptor) == self._identities[descriptor]
-
-    def is_reachable(self) -> bool:
-        """Return whether its descriptors are still valid."""
-        return all(map(self._has, self._identities))
+    def _has(self, *descriptors: int) -> bool:
+        """Return whether descriptors are still valid: applications may close and reuse them."""
+        return all(_identity(each) == self._identities[each] for each in descriptors)
 
     def load(self, loads: str) -> None:
         """Tell the zygote what to load; its jobs wait until that is done."""
         self.loads = loads
         with suppress(OSError):  # it has ended; its first job will notice
-            system.send(self.control, self.loads)
+            self.send(loads)
+
+    def send(self, message: Any, *descriptors: int) -> None:
+        """Send a message; raise OSError if the application closed the socket."""
+        if not self._has(*self._identities):
+            raise OSError("its socket was closed")
+        system.send(self.control, message, descriptors)
 
     def close(self) -> None:
         """Let the zygote kill its children, clean up and end; wait for that."""

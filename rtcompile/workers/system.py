@@ -349,32 +349,20 @@ def die_with_zygote(zygote: int, held: int) -> None:
     """Let the kernel kill this job's process group when its zygote ends, even by ``kill -9``."""
     # `held` is the reading end of a pipe whose other end only the zygote has. When that closes, the kernel sends
     # SIGKILL to the group, as long as one of its processes has the reading end open.
-    _signal_at_end(held, -os.getpid(), SIGKILL)
+    signal_at_end(held, -os.getpid(), SIGKILL)
     os.set_inheritable(held, True)
     if os.getppid() != zygote:
         os._exit(1)  # The zygote ended before this took effect.
 
 
-def continue_at_end(control: int) -> None:
-    """Let the kernel continue a zygote that somebody stopped when its caller ends, so that it ends too."""
-    # The signal also comes with each message, and does nothing to a process that is not stopped.
-    _signal_at_end(control, os.getpid(), SIGCONT)
-
-
-def _signal_at_end(descriptor: int, receiver: int, signal: int) -> None:
-    """Let the kernel send a signal to a process, or to a group (negative), when the other end closes."""
+def signal_at_end(descriptor: int, receiver: int, signal: int) -> None:
+    """Let the kernel send a signal to a process, or to a group (negative), when the other end writes or closes."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, receiver)
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_ASYNC)
     except OSError:
         pass  # an emulated Linux kernel
-
-
-def keep_priority() -> None:
-    """Give this process's new session its nice value, since Linux's "autogroups" have their own."""
-    if (nice := os.nice(0)) > 0:
-        set_own("autogroup", nice)
 
 
 def set_own(name: str, value: int) -> None:

@@ -35,7 +35,8 @@ _MOST_INHERITED = 65536
 def main(parent: str, idle: str, temporary: str, name: str) -> None:
     """Serve jobs from the control socket until the parent ends or the idle time is over."""
     _isolate()
-    system.continue_at_end(system.CONTROL)
+    # If somebody stopped this process, the kernel lets it continue when its caller ends, so that it ends too.
+    system.signal_at_end(system.CONTROL, os.getpid(), system.SIGCONT)
     control = _socket.socket(fileno=system.CONTROL)
     zygote = Zygote(control, int(parent), float(idle), temporary, name)
     try:
@@ -257,7 +258,10 @@ class Zygote:
 def _isolate() -> None:
     """Drop inherited state: terminal, open descriptors, directory, a small stack."""
     os.setsid()  # Ctrl-C goes to every process of the terminal's foreground group.
-    system.keep_priority()
+    if (nice := os.nice(0)) > 0:
+        system.set_own(
+            "autogroup", nice
+        )  # Each session has its own nice value in Linux's "autogroups".
     os.closerange(system.CONTROL + 1, _MOST_INHERITED)
     os.chdir("/")
     os.umask(0o077)
