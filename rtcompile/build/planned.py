@@ -167,6 +167,7 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
     if notes:
         notes += code.build.notes
         code = code.replace(build=code.build.replace(notes=notes))
+    nvrtc = decided.toolchain.nvrtc
     record = query.store.record_of(decided.key_inputs, code)
     if (
         record is None
@@ -174,7 +175,7 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # The toolchain was replaced, and may now produce other code.
         or toolkit.current(environment.CHECK_SECONDS).depends is not decided.toolchain.depends
-        or _is_nvrtc_replaced(query)
+        or (nvrtc is not None and nvrtc.to_load() != query.environment.loads)
         # A variable was changed.
         or query.environment is not environment.current()
     ):
@@ -185,15 +186,6 @@ def _with_files(query: Query, code: ObjectCode) -> Found:
         record = record._replace(files=record.files.joined(decided.linked_files))
         code = code.replace(build=code.build.replace(files=record.files))
     return Found(code, record)
-
-
-def _is_nvrtc_replaced(query: Query) -> bool:
-    """Return whether NVRTC's library is another one than when the toolchain was last searched for."""
-    nvrtc = query.plan.toolchain.nvrtc
-    try:
-        return nvrtc is not None and nvrtc.to_load() != query.environment.loads
-    except OSError:
-        return True
 
 
 # --- planning ------------------------------------------------------------------------------------

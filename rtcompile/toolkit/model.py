@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rtcompile.errors import ToolkitNotFound, limit_reached
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
+from rtcompile.lookup.environment import signature
 from rtcompile.named import NamedTuple
 from rtcompile.request.key import digest, field
 from rtcompile.request.units import nvcc_environ, worker_environ
@@ -53,9 +54,8 @@ class Library(NamedTuple):
         return version_pair(self.version)
 
     def identity(self) -> str:
-        """Return the file's path, size and mtime; not ctime, which hard links of packages change."""
-        stat = os.stat(self.path)
-        return f"{self.path}:{stat.st_size}:{stat.st_mtime_ns}"
+        """Return the file's path, size and mtime."""
+        return f"{self.path}:{signature(self.path)}"
 
     def to_load(self) -> str:
         """Return the libraries for a worker, with their identities, since an upgrade needs a new worker."""
