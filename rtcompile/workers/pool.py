@@ -180,8 +180,9 @@ class Pool:
         for _ in range(2):
             try:
                 with self._lock:
-                    found = self.zygotes.get(job.loads) or process.take(job.loads)
-                    worker = self.zygotes[job.loads] = found or ZygoteProcess(self._idle, job.loads)
+                    known = self.zygotes.get(job.loads)
+                    worker = known or process.zygote_for(job.loads, self._idle)
+                    self.zygotes[job.loads] = worker
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")

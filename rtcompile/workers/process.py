@@ -39,9 +39,9 @@ class ZygoteProcess:
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
     lock = forks.lock()
 
-    def __init__(self, idle: float = IDLE_SECONDS, loads: str | None = None) -> None:
+    def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.loads: str | None = None
-        self.is_ahead = loads is None  # it was started ahead, and has no job yet
+        self.is_ahead = True  # it has no job yet
         self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
@@ -62,8 +62,6 @@ class ZygoteProcess:
         finally:
             close_theirs(theirs)
         self._identities = {d: _identity(d) for d in (self.control.fileno(), self._stderr)}
-        if loads is not None:
-            self.load(loads)
         with ZygoteProcess.lock:
             ZygoteProcess.alive.add(self)
 
@@ -145,7 +143,7 @@ def meaning_of(number: int) -> str:
     return f"{number} ({_MEANINGS[number]})" if number in _MEANINGS else str(number)
 
 
-# --- the zygote that is started ahead ------------------------------------------------------------
+# --- the zygotes of a process: the first is started ahead ----------------------------------------
 
 
 def start(loads: str = "") -> None:
@@ -158,16 +156,15 @@ def start(loads: str = "") -> None:
                 zygote.load(f"{NVRTC} {loads}")
 
 
-def take(loads: str) -> ZygoteProcess | None:
-    """Return the zygote that was started ahead if it suits such jobs, and only once; otherwise None."""
+def zygote_for(loads: str, idle: float) -> ZygoteProcess:
+    """Return a zygote for such jobs: the one that was started ahead if it suits, and only once, else a new one."""
     with ZygoteProcess.lock:
-        for zygote in ZygoteProcess.alive:
-            if zygote.is_ahead and zygote.loads in (None, loads):
-                zygote.is_ahead = False
-                if zygote.loads is None:
-                    zygote.load(loads)
-                return zygote
-    return None
+        suitable = (z for z in ZygoteProcess.alive if z.is_ahead and z.loads in (None, loads))
+        zygote = next(suitable, None) or ZygoteProcess(idle)
+        zygote.is_ahead = False
+        if zygote.loads is None:
+            zygote.load(loads)
+        return zygote
 
 
 # --- sockets and descriptors ---------------------------------------------------------------------
