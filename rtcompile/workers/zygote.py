@@ -113,12 +113,12 @@ class Zygote:
     def _timeout(self, idle_since: float) -> float:
         """Return the seconds until the idle time is over, or until the next check of a running job."""
         now = time.monotonic()
-        running = [child for child in self.children.values() if child.order is not None]
+        running = [c for c in self.children.values() if c.order is not None and not c.killed]
         if not running:
             return idle_since + self.idle - now
         looks = [1.0]
         looks += [max(0.0, child.deadline - now) for child in running if child.deadline is not None]
-        looks += [_TICK for child in running if child.memory is not None]
+        looks += [_TICK for child in running if child.order and child.order.memory is not None]
         # Rounded up, since poll() counts in milliseconds, and 0 would loop without waiting.
         return min(looks) + 0.001
 
@@ -133,17 +133,16 @@ class Zygote:
                 self._reap_and_report(child, child.reap())
                 return
             self._close(child.finish())
-        if child.order is None:
+        order = child.order
+        if order is None:
             return
         # Only hang-ups are registered, so the caller has cancelled.
-        if child.order.socket.fileno() in ready:
-            self.poller.unregister(child.order.socket.fileno())
+        if order.socket.fileno() in ready:
+            self.poller.unregister(order.socket.fileno())
             child.kill("cancelled")
         if child.deadline is not None and time.monotonic() >= child.deadline:
-            child.deadline = None
             child.kill("timeout")
-        if child.memory is not None and system.anonymous_bytes(child.pid) > child.memory:
-            child.memory = None
+        if order.memory is not None and system.anonymous_bytes(child.pid) > order.memory:
             child.kill("memory")
 
     def _accept(self) -> bool:
@@ -311,7 +310,6 @@ class Child:
         self.served = 0
         self.killed = False  # it may not have died yet
         self.deadline: float | None = None
-        self.memory: int | None = None
         self.failure = "crash"  # its kind if the child dies by itself
 
     def may_take(self, order: Order) -> bool:
@@ -322,7 +320,6 @@ class Child:
         """Send the child a job."""
         self.order = order
         self.deadline = None if order.timeout is None else time.monotonic() + order.timeout
-        self.memory = order.memory
         try:
             how = order.function, order.reusable
             system.send(self.channel, how, (order.socket.fileno(),))
@@ -332,13 +329,12 @@ class Child:
     def finish(self) -> Order | None:
         """Remove and return the child's job, which is done or failed."""
         order, self.order = self.order, None
-        self.deadline = self.memory = None
         self.served += 1
         return order
 
     def kill(self, reason: str = "") -> None:
-        """Kill the whole process group: a compiler may have started others."""
-        if reason:
+        """Kill the whole process group, for the first reason: a compiler may have started others."""
+        if reason and not self.killed:
             self.failure = reason
         self.killed = True
         try:
