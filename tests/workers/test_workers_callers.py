@@ -109,19 +109,10 @@ def test_a_jobs_processes_die_even_if_caller_zygote_and_child_are_killed(fifo, s
     assert ended(grandchild)
 
 
-def test_workers_die_with_a_killed_caller_even_if_the_zygote_is_stopped(fifo, scratch):
-    program = run_script("pool.run(job, Limits())", fifo)
-    worker = fifo.read()
-    zygote = parent(worker)
-    os.kill(zygote, signal.SIGSTOP)
-    program.kill()
-    program.communicate()
-    assert ended(worker)
-    assert ended(zygote)
-    assert eventually(lambda: list(scratch.iterdir()) == [])
-
-
-def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo, scratch):
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_workers_die_with_a_killed_caller_whose_own_children_live_on_even_if_stopped(
+    fifo, scratch, is_stopped
+):
     program = run_script(
         f"""
         run = threading.Thread(target=pool.run, args=(job, Limits()))
@@ -137,6 +128,8 @@ def test_workers_die_with_a_killed_caller_whose_own_children_live_on(fifo, scrat
     )
     worker = program.stdout.readline().strip()
     zygote = parent(worker)
+    if is_stopped:
+        os.kill(zygote, signal.SIGSTOP)
     program.kill()
     try:
         assert ended(worker)
