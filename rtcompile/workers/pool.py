@@ -124,8 +124,11 @@ class Pool:
         self._slots: dict[object, Cancellation] = {}
         self._slots_lock = threading.RLock()
         self._freed = threading.Lock()  # released to wake a thread that waits for a slot
-        self._lock = threading.RLock()
-        self.zygotes: dict[str, ZygoteProcess] = {}  # by what they load
+
+    @property
+    def zygotes(self) -> list[ZygoteProcess]:
+        """The processes from which its jobs are forked."""
+        return [zygote for zygote in [*ZygoteProcess.alive] if zygote.owner is self]
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
@@ -179,10 +182,7 @@ class Pool:
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
-                with self._lock:
-                    known = self.zygotes.get(job.loads)
-                    worker = known or process.zygote_for(job.loads, self._idle)
-                    self.zygotes[job.loads] = worker
+                worker = process.zygote_for(self, job.loads, self._idle)
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")
@@ -190,9 +190,6 @@ class Pool:
             if outcome is not None:
                 return outcome
             # It ended after its idle time, or was killed. Start another one, once.
-            with self._lock:
-                if self.zygotes.get(job.loads) is worker:
-                    del self.zygotes[job.loads]
             worker.close()
             if ZygoteProcess.all_ended and not exiting:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
@@ -201,9 +198,7 @@ class Pool:
 
     def close(self) -> None:
         """End every zygote and its jobs."""
-        with self._lock:
-            zygotes, self.zygotes = self.zygotes, {}
-        for worker in zygotes.values():
+        for worker in self.zygotes:
             worker.close()
 
 

@@ -41,7 +41,7 @@ class ZygoteProcess:
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.loads: str | None = None
-        self.is_ahead = True  # it has no job yet
+        self.owner: object = None  # the pool whose jobs it runs; None if it was started ahead
         self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
@@ -156,12 +156,14 @@ def start(loads: str = "") -> None:
                 zygote.load(f"{NVRTC} {loads}")
 
 
-def zygote_for(loads: str, idle: float) -> ZygoteProcess:
-    """Return a zygote for such jobs: the one that was started ahead if it suits, and only once, else a new one."""
+def zygote_for(pool: object, loads: str, idle: float) -> ZygoteProcess:
+    """Return a pool's zygote for such jobs, else the one that was started ahead if it suits, else a new one."""
     with ZygoteProcess.lock:
-        suitable = (z for z in ZygoteProcess.alive if z.is_ahead and z.loads in (None, loads))
-        zygote = next(suitable, None) or ZygoteProcess(idle)
-        zygote.is_ahead = False
+        owners, loaded = (pool, None), (loads, None)
+        suitable = [z for z in ZygoteProcess.alive if z.owner in owners and z.loads in loaded]
+        suitable.sort(key=lambda zygote: zygote.owner is None)
+        zygote = suitable[0] if suitable else ZygoteProcess(idle)
+        zygote.owner = pool
         if zygote.loads is None:
             zygote.load(loads)
         return zygote

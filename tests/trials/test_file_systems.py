@@ -151,7 +151,7 @@ def test_another_user_plants_files_in_the_temporary_folder(shared, precious):
                 for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/*"):
                     if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
                         outcome = "worked in another user's folder"
-            for worker in list(pool.shared().zygotes.values()):
+            for worker in pool.shared().zygotes:
                 os.kill(worker.pid, signal.SIGKILL)
             pool.shared().close()  # clears up after it
             print(outcome, flush=True)
@@ -268,7 +268,7 @@ def test_a_file_system_without_locks(python_without_locks, tmp_path):
         for number in range(count):  # only one process builds every second kernel
             outcomes.append(build(number + own * count if number % 2 else number))
             if number % 2:
-                (worker,) = pool.shared().zygotes.values()
+                (worker,) = pool.shared().zygotes
                 os.kill(worker.pid, signal.SIGKILL)
                 pool.shared().close()
         print(json.dumps(outcomes))

@@ -156,7 +156,7 @@ def _built(value: int, backend: Any, seconds: float) -> rtcompile.ObjectCode:
 
 def _stop_one(chance: random.Random) -> None:
     assert pools._pool is not None  # only workers of this test's own pool are stopped
-    started = [zygote.pid for zygote in list(pools._pool.zygotes.values())]
+    started = [zygote.pid for zygote in pools._pool.zygotes]
     for zygote in started[:]:
         started += children(zygote)
     if started:

@@ -65,7 +65,7 @@ def zygote(pool: Pool) -> int:
     """Wait until the pool has a zygote; return its process id."""
     while not pool.zygotes:
         threading.Event().wait(0.0005)
-    return next(iter(pool.zygotes.values())).pid
+    return pool.zygotes[0].pid
 
 
 def child_of(pid: int, stop: Callable[[], bool]) -> int:

@@ -66,7 +66,7 @@ def run_and_kill(pool: Pool) -> None:
     """Run a job, kill the zygote, and let the caller clean up."""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     assert isinstance(pool.run(Job("rtcompile.workers.zygote:run", job), Limits()), JobResult)
-    (worker,) = pool.zygotes.values()
+    (worker,) = pool.zygotes
     os.kill(worker.pid, 9)
     pool.close()
 

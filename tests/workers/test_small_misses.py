@@ -61,7 +61,7 @@ def compiler_result(reply: Any) -> dict[str, Any]:
 
 def children(pool: Pool) -> list[int]:
     """Return the child processes of the pool's only zygote."""
-    (zygote,) = pool.zygotes.values()
+    (zygote,) = pool.zygotes
     path = f"/proc/{zygote.pid}/task/{zygote.pid}/children"
     return [int(pid) for pid in Path(path).read_text().split()]
 

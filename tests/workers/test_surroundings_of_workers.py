@@ -71,7 +71,7 @@ def test_builds_work_and_are_kept_with_closed_standard_descriptors(tmp_path, clo
 
 def test_a_worker_that_receives_no_message_ends_with_an_error_that_says_so(pool):
     output(pool.run(shell("true"), Limits()))
-    (zygote,) = pool.zygotes.values()
+    (zygote,) = pool.zygotes
     os.write(zygote.control.fileno(), b"warning: not of rtcompile")
     zygote.reap()
     assert zygote.last_stderr == (
