@@ -56,15 +56,18 @@ def watch(event, given):
         if sent == 2:
             from rtcompile.workers import system
             receive = system.receive
-            def received(socket):
+            def received(socket, *flags):
                 note("what is done meanwhile done")
-                found = receive(socket)
+                found = receive(socket, *flags)
                 note("reply")
                 value = found[0][1]
-                if "spans" in value:
+                if "spans" in value:  # of commits before November 2026
                     _, since, until = value["spans"][0]
-                    note("worker ready, compiler begins", since)
-                    note("compiler ends", until)
+                else:
+                    since = value["began"]
+                    until = since + sum(value["milliseconds"].values()) / 1e3
+                note("worker ready, compiler begins", since)
+                note("compiler ends", until)
                 return found
             system.receive = received
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 
 from rtcompile.build import miss, planned
 from rtcompile.build.failures import as_error
@@ -18,17 +19,13 @@ from rtcompile.store.store import Store
 
 
 class Measured(NamedTuple):
-    """A compile by NVRTC without a cache and a precompiled header; times are of `time.monotonic`, in seconds."""
+    """A compile by NVRTC without a cache and a precompiled header."""
 
     program: str
     arch: str
     compiler: str
-    begin: float
-    end: float
-    queued: float  # the seconds until a worker was free
-    spans: list[
-        tuple[str, float, float]
-    ]  # name, begin and end of the whole compile, then of its parts
+    milliseconds: float  # from the request to a worker until the code is available
+    phases: Mapping[str, float]  # as the `milliseconds` of a `Compiled`
     # Of a second compile, NVRTC's own trace: name, begin and duration in microseconds, and detail.
     events: list[tuple[str, float, float, str]]
 
@@ -63,20 +60,18 @@ def _measured(plan: Plan, settings: Settings) -> Measured | CompileFailure:
     unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
     limits = Limits(settings.timeout, settings.memory_limit)
     begin = time.monotonic()
-    reply, queued = nvrtc.observe("compile_unit", unit, library, limits)
-    end = time.monotonic()
+    reply = nvrtc.observe(unit, library, limits)
+    milliseconds = (time.monotonic() - begin) * 1e3
     if isinstance(reply, CompileFailure):
         return reply
     if reply["error"]:
         return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
-    traced, _ = nvrtc.observe("time_unit", unit, library, limits)
+    traced = nvrtc.observe(unit, library, limits, traced=True)
     return Measured(
         os.path.basename(plan.key_inputs.name),
         str(plan.choice.arch),
         f"nvrtc {library.version}",
-        begin,
-        end,
-        queued,
-        reply["spans"],
+        milliseconds,
+        reply["milliseconds"],
         [] if isinstance(traced, CompileFailure) else traced["events"],
     )

@@ -198,9 +198,7 @@ def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     begin = time.monotonic()
     unit = TranslationUnit("", "doctor.cu", (), (), "ptx", Arch(8, 0))
     try:
-        reply, _ = nvrtc.observe(
-            "compile_unit", unit, library, Limits(settings.timeout or _SECONDS)
-        )
+        reply = nvrtc.observe(unit, library, Limits(settings.timeout or _SECONDS))
     except RtcompileError as error:
         yield _failed("worker", error)
         return
@@ -227,7 +225,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         path = os.fsencode(f"{folder}/made.pch")
         for more in ({"create_pch": path}, {"pch": path}):
-            reply, _ = nvrtc.observe("compile_unit", unit, library, Limits(_SECONDS), **more)
+            reply = nvrtc.observe(unit, library, Limits(_SECONDS), **more)
             if isinstance(reply, CompileFailure):
                 return Check(name, "warning", f"a compile ended in a {reply.kind}", _WITHOUT_PCH)
             if reply["pch"] is None:
@@ -236,8 +234,7 @@ def _precompiles(library: Library, toolchain: Toolchain) -> Check:
             if reply["error"] or not reply["pch"]:
                 problem = (reply["log"].splitlines() or ["not usable"])[0]
                 return Check(name, "warning", problem, _WITHOUT_PCH)
-            _, begin, end = reply["spans"][0]
-            milliseconds.append((end - begin) * 1e3)
+            milliseconds.append(sum(reply["milliseconds"].values()))
     made, used = milliseconds
     return Check(name, "ok", f"made in {made:.0f} ms, used in {used:.0f} ms")
 

@@ -96,14 +96,16 @@ def precompile(
 
 
 def observe(
-    function: str, unit: TranslationUnit, library: Library, limits: Limits, **more: Any
-) -> tuple[dict[str, Any] | CompileFailure, float]:
-    """Compile a unit by a function of `workers.libraries`; return its reply and the seconds in the queue."""
+    unit: TranslationUnit, library: Library, limits: Limits, **more: Any
+) -> dict[str, Any] | CompileFailure:
+    """Compile a unit with its own options only, and return the worker's reply."""
     arguments = {**observed.job_fields(unit, unit.flags), **more}
-    result = pool.run(job_of(library, function, arguments), limits)
+    result = pool.run(job_of(library, arguments), limits)
     if isinstance(result, pool.Crash):
-        return _death(result, library, unit.flags, limits), 0.0
-    return result.value, result.queued
+        return _death(result, library, unit.flags, limits)
+    result.value["milliseconds"]["queue"] = result.queued * 1e3
+    reply: dict[str, Any] = result.value
+    return reply
 
 
 def _prefix(
@@ -163,7 +165,7 @@ def _run(
             "create_pch": os.fsencode(create),
             "yields": aside,
         }
-        return job_of(library, "compile_unit", arguments, reusable=reusable)
+        return job_of(library, arguments, reusable=reusable)
 
     # A header that is made aside takes no slot, and gives way to all other processes.
     result = pool.shared().run_beside(job(), limits) if aside else pool.run(job, limits, meanwhile)
@@ -198,13 +200,10 @@ def is_forgotten(options: tuple[str, ...]) -> bool:
     )
 
 
-def job_of(
-    library: Library, function: str, arguments: dict[str, Any], *, reusable: bool = False
-) -> pool.Job:
-    """Return the job that calls a function of `workers.libraries` in a worker with this library."""
-    module = "rtcompile.workers.libraries"
+def job_of(library: Library, arguments: dict[str, Any], *, reusable: bool = False) -> pool.Job:
+    """Return the job that compiles a unit in a worker with this library."""
     loads = f"{process.NVRTC} {library.to_load()}"
-    return pool.Job(f"{module}:{function}", arguments, loads, reusable)
+    return pool.Job("rtcompile.workers.libraries:compile_unit", arguments, loads, reusable)
 
 
 def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:
@@ -239,13 +238,9 @@ def _outcome(
     elif reply["trace"] is not None:
         paths = parse_trace(reply["trace"])
         trace = tuple([path for path in paths if not path.startswith(IN_JOB)])
-    (_, begin, end), *phases = reply["spans"]
-    milliseconds = {phase: (until - since) * 1000 for phase, since, until in phases}
-    # "compile" is the rest outside NVRTC's phases, so the sum is the total.
-    milliseconds["compile"] = (end - begin) * 1000 - sum(milliseconds.values())
-    milliseconds["queue"] = result.queued * 1000
+    milliseconds = {**reply["milliseconds"], "queue": result.queued * 1e3}
     log = reply["log"].replace(IN_JOB, FOLDER)
-    before = () if header is None or not (reply["pch"] or reply["error"]) else header.trace
+    before = header.trace if header is not None and reply["pch"] else ()
     if reply["error"]:
         return CompileFailure(
             reply["error"],

@@ -135,11 +135,11 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     # The job has the source, its name, options and expressions, the target, `texts` (headers passed as strings, by their
     # paths in the working directory), the fields for `probes`, and: `pch` and `create_pch`, the path of a precompiled
     # header to use or to create; `minimal`, whether CUDA's declarations may be left out; `yields`, whether all other
-    # processes come first; `unobserved`, whether to compile as with an NVRTC whose calls cannot be intercepted, which
+    # processes come first; `traced`, whether to return NVRTC's own trace; `unobserved`, whether to compile as with an NVRTC whose calls cannot be intercepted, which
     # tests have not. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC gives none, and `pch`
     # if none could be tried.
-    # Its `spans` are (phase, begin, end) in monotonic seconds, the whole first; `busy` is the part of that time on a
-    # processor. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
+    # Its `milliseconds` are by phase, "compile" being the rest; `began` is in monotonic seconds; `busy` is the part of
+    # that time on a processor; `events` are of the trace: name, begin and duration in microseconds, and detail. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
     begin, processor = time.monotonic(), time.process_time()
     if job.get("yields"):
         os.nice(19)
@@ -160,7 +160,8 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     timed = [option] if os.path.exists("/proc/self/fd") else []
     # --minimal leaves out CUDA's declarations, which take 5 ms.
     minimal = [b"--minimal"] if job.get("minimal") else []
-    reply = _observed(job, [*options, *timed, *header, *minimal])
+    traced = [b"--fdevice-time-trace=events"] if job.get("traced") else []  # NVRTC adds .json
+    reply = _observed(job, [*options, *timed, *header, *minimal, *traced])
     if minimal and (reply["error"] or reply["log"]):  # these may come from the option
         system.forget_stderr()
         reply = _observed(job, options + timed)
@@ -168,10 +169,12 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
         system.remove(_TEXTS)  # otherwise the process could not be reused
     reply["log"], used = _pch_message(reply["log"])
     reply["pch"] = used if tried else None
-    phases = _phases(system.drain(times).decode("utf-8", "replace"), begin)
-    end = time.monotonic()
-    reply["spans"] = [("compile", begin, end), *phases]
-    reply["busy"] = min(1.0, (time.process_time() - processor) / max(end - begin, 1e-6))
+    reply["milliseconds"] = phases = _phases(system.drain(times).decode("utf-8", "replace"))
+    seconds = time.monotonic() - begin
+    phases["compile"] = seconds * 1e3 - sum(phases.values())
+    reply["began"] = begin
+    reply["busy"] = min(1.0, (time.process_time() - processor) / max(seconds, 1e-6))
+    reply["events"] = _events() if traced else []
     reply["pid"] = os.getpid()
     reply["well"] = not reply["error"]
     # Earlier jobs of this process may have caused such errors.
@@ -179,15 +182,13 @@ def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def time_unit(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile like `compile_unit`, and return ``events``, NVRTC's own time trace, in microseconds."""
+def _events() -> list[tuple[str, float, float, str]]:
+    """Return the events in the trace of this job."""
     import json
 
-    path = os.path.join(os.environ["TMPDIR"], "events")  # NVRTC adds .json
-    reply = _compile(job, [*job["options"], b"--fdevice-time-trace=" + os.fsencode(path)])
     events = []
     try:
-        with open(f"{path}.json", encoding="utf-8", errors="replace") as file:
+        with open("events.json", encoding="utf-8", errors="replace") as file:
             found = json.load(file)["traceEvents"]
         for event in found:
             if "ts" in event and "dur" in event:
@@ -195,7 +196,7 @@ def time_unit(job: dict[str, Any]) -> dict[str, Any]:
                 events.append((event["name"], event["ts"], event["dur"], detail))
     except (OSError, ValueError, LookupError, TypeError):
         events = []  # no file was written, or one in another format
-    return {"error": reply["error"], "log": reply["log"], "events": events}
+    return events
 
 
 _DETAIL_MAX = 1000  # characters; some names of instances have 100,000
@@ -211,18 +212,17 @@ _PHASES = {
 }
 
 
-def _phases(times: str, begin: float) -> list[tuple[str, float, float]]:
-    """Return NVRTC's consecutive phases from the output of ``--time``."""
-    spans = []
+def _phases(times: str) -> dict[str, float]:
+    """Return the milliseconds of NVRTC's phases from the output of ``--time``."""
+    found: dict[str, float] = {}
     try:
         for line in times.splitlines():
-            _, phase, milliseconds, _ = line.rsplit(", ", 3)
-            end = begin + float(milliseconds) / 1000
-            spans.append((_PHASES.get(phase, phase), begin, end))
-            begin = end
+            _, name, milliseconds, _ = line.rsplit(", ", 3)
+            phase = _PHASES.get(name, name)
+            found[phase] = found.get(phase, 0.0) + float(milliseconds)
     except ValueError:
         pass  # This NVRTC has another format; the times are optional.
-    return spans
+    return found
 
 
 _OF_PCH = (": using precompiled header file ", ": creating precompiled header file ")

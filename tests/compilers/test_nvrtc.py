@@ -162,7 +162,7 @@ def test_the_callers_process_loads_no_compiler():
         from rtcompile.request.units import Limits, TranslationUnit
         from rtcompile.request.values import Arch
         unit = TranslationUnit("", "k.cu", (), (), "ptx", Arch(8, 0))
-        nvrtc.observe("compile_unit", unit, toolkit.current().require_nvrtc(), Limits())
+        nvrtc.observe(unit, toolkit.current().require_nvrtc(), Limits())
         assert "nvrtc" not in open("/proc/self/maps").read()
     """
     root = Path(__file__).parents[2]

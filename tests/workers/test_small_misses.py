@@ -44,7 +44,7 @@ def job(source: str, *options: str, **changes: Any) -> Job:
         "minimal": False,
         "reusable": True,
     }
-    job = nvrtc.job_of(library(), "compile_unit", {**arguments, **changes})
+    job = nvrtc.job_of(library(), {**arguments, **changes})
     return job._replace(reusable=bool(changes.get("reusable", True)))
 
 

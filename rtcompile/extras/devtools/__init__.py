@@ -61,18 +61,15 @@ class Profile:
     @classmethod
     def of(cls, found: Measured) -> Profile:
         """Return the profile of a measured compile."""
-        whole, *parts = found.spans
-        inside: dict[str, float] = {}
-        for name, since, until in parts:
-            inside[name] = inside.get(name, 0.0) + (until - since) * 1e3
-        inside["rest of NVRTC"] = max(0.0, (whole[2] - whole[1]) * 1e3 - sum(inside.values()))
-        milliseconds, waiting = (found.end - found.begin) * 1e3, found.queued * 1e3
-        worker = max(0.0, milliseconds - waiting - sum(inside.values()))
+        inside = dict(found.phases)
+        waiting = inside.pop("queue")
+        inside["rest of NVRTC"] = max(0.0, inside.pop("compile"))
+        worker = max(0.0, found.milliseconds - waiting - sum(inside.values()))
         return cls(
             program=found.program,
             arch=found.arch,
             compiler=found.compiler,
-            milliseconds=milliseconds,
+            milliseconds=found.milliseconds,
             phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
             templates=_templates(found.events, inside.get("front end", 0.0)),
         )
