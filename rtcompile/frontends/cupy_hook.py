@@ -25,8 +25,6 @@ NEEDED = (
     *(_NAME, "_get_arch", "_get_arch_for_options_for_nvrtc", "runtime.is_hip"),
     *("function.Module.load", "function.Module._set_mapping"),
 )
-# Without this name, a bundle compares CuPy's headers one by one.
-NEEDED_BY_BUNDLES = "_core.core._get_header_dir_path"
 _guard = threading.Lock()
 _original: Callable[..., Any] | None = None
 _signature = inspect.Signature()  # of CuPy's function
