@@ -13,8 +13,7 @@ pytest.importorskip("IPython", reason="IPython is not installed: it is in the ex
 import rtcompile
 from rtcompile import CompileError, InvalidRequest
 from rtcompile.cubin import cpp_name, simple_name
-from rtcompile.extras.notebook import read
-from rtcompile.extras.notebook.kernels import own_variables
+from rtcompile.extras.notebook import own_variables, read
 from tests import doors
 from tests.jobs import ENDLESS
 from tests.processes import python
@@ -145,17 +144,14 @@ def test_instances_of_a_template_are_chosen_by_index(shell):
     scale = shell.user_ns["scale"]
     assert repr(scale["float", 4]) == "scale<float, 4>(float* x, float by)"
     assert scale[np.float32, 4] is scale["float", 4]
-    assert repr(scale["double", True]).startswith("scale<double, true>")
+    cuda(shell, f"namespace a::b {{ {TEMPLATE} }}")
+    inside = shell.user_ns["scale"]["double", True]
+    assert repr(inside).startswith("a::b::scale<double, true>(double* x")
 
 
 def test_instances_can_be_built_with_the_cell(shell):
     module = cuda(shell, TEMPLATE + TWO, "-n 'scale<float,2>' -n double_it")
     assert module["scale"]["float", 2].code is module["double_it"].code
-
-
-def test_a_template_in_a_namespace_is_found(shell):
-    cuda(shell, f"namespace a::b {{ {TEMPLATE} }}")
-    assert shell.user_ns["scale"]["int", 1].name == "a::b::scale<int, 1>"
 
 
 @pytest.mark.parametrize(
@@ -237,20 +233,14 @@ def test_a_warning_about_the_cell_is_shown_once_at_its_line(shell):
     assert "unused" in html
 
 
-def test_a_cell_without_kernels_is_reported(shell):
-    assert "no kernel (__global__)" in shown(shell, cuda(shell, "__device__ int f();"))[0]
-
-
-def test_text_from_a_source_is_escaped(shell):
-    _, html = shown(shell, cuda(shell, TEMPLATE, "-n 'scale<float, 2>'"))
+def test_kernels_and_templates_have_displays(shell):
+    module = cuda(shell, TEMPLATE + TWO, "-n 'scale<float, 2>'")
+    _, html = shown(shell, module)
     assert "scale&lt;float, 2&gt;" in html
     assert "<float" not in html
-
-
-def test_kernels_and_templates_have_displays(shell):
-    module = cuda(shell, TEMPLATE + TWO)
     assert "halve_it(float* x, int n)" in shown(shell, module["halve_it"])[0]
     assert "scale['float'] is a kernel" in shown(shell, module["scale"])[0]
+    assert "no kernel (__global__)" in shown(shell, cuda(shell, "__device__ int f();"))[0]
     ptx, _ = shown(shell, cuda(shell, TWO, "--arch compute_80"))
     assert ptx.startswith("CUDA cell: double_it, halve_it (sm_80, ")
     assert "registers" not in ptx
