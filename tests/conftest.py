@@ -253,7 +253,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[...
     stores_of = sys.modules.get("rtcompile.extras.cluster.stores")
     for stores in [] if stores_of is None else stores_of._stores.values():
         if stores is not None:
-            stores.leases.held.clear()  # so no lease is renewed, with a warning, in another test
+            stores.held.clear()  # so no lease is renewed, with a warning, in another test
             assert stores.flush(10.0)
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 from rtcompile.errors import RtcompileWarning
-from rtcompile.extras.cluster.stores import Busy, Lease, Leases, Stores
+from rtcompile.extras.cluster.stores import Busy, Lease, Stores
 from tests import nodes
 
 
@@ -32,7 +32,7 @@ def leases() -> Iterator[None]:
     """End leases with their test, so no lease is renewed, with a warning, in another test."""
     yield
     while made:
-        made.pop().leases.held.clear()
+        made.pop().held.clear()
 
 
 def remote(address: str, key_file: str) -> Stores:
@@ -54,7 +54,7 @@ def waits_by_its_own_clock(stores: Stores, slept: list[float], each: Callable[[]
         slept.append(seconds)
         each()
 
-    stores.leases = Leases(lambda: sum(slept), sleep)
+    stores.now, stores.sleep = lambda: sum(slept), sleep
 
 
 def held_in(tmp_path, key_file, *keys: str) -> tuple[Stores, str]:
@@ -109,7 +109,7 @@ def test_of_nodes_that_take_over_a_lease_at_once_one_builds(tmp_path, key_file, 
     theirs = Lease(faster.levels[0], "k")
 
     def each() -> None:
-        if ours.leases.stalls == 1 and theirs.look()["program"] == "ours":
+        if ours.stalls == 1 and theirs.look()["program"] == "ours":
             assert theirs.renew()
 
     waits_by_its_own_clock(ours, slept, each)
@@ -153,7 +153,7 @@ def test_a_batch_with_other_builds_does_not_wait_for_a_lease(tmp_path, key_file,
 def test_a_node_that_waits_for_a_lease_gets_its_holders_build(address, key_file):
     ours, theirs = remote(address, key_file), remote(address, key_file)
     held = theirs.lease("k", lambda: theirs.levels[0].get("object", "k"))
-    theirs.push(lambda *_: [("object", "k", b"code")], partial(theirs.leases.end, held))
+    theirs.push(lambda *_: [("object", "k", b"code")], partial(theirs.end_lease, held))
     assert ours.lease("k", lambda: ours.levels[0].get("object", "k")) == b"code"
 
 
@@ -167,7 +167,7 @@ def test_a_node_that_waits_for_a_build_accepts_slow_replies(tmp_path, key_file, 
         monkeypatch.setattr(store, name, after(0.3, getattr(store, name)))
     entries = [("object", "k", b"code")]
     threading.Timer(
-        2.0, lambda: theirs.push(lambda *_: entries, partial(theirs.leases.end, held))
+        2.0, lambda: theirs.push(lambda *_: entries, partial(theirs.end_lease, held))
     ).start()
     assert ours.lease("k", lambda: ours.levels[0].get("object", "k")) == b"code"
     assert not ours.levels[0].is_silent
@@ -186,7 +186,7 @@ def test_waiting_ends_if_the_builder_does_not_share_its_build(address, key_file)
     lease = first.lease("k", lambda: None)
     assert isinstance(lease, Lease)
 
-    first.leases.end(lease, shared=False)
+    first.end_lease(lease, shared=False)
 
     assert [each.lease("k", lambda: None) for each in others] == [None] * 3
 

@@ -241,13 +241,13 @@ def test_returning_a_lease_is_tried_only_once(monkeypatch):
     stores, queried, scripted = stores_with(
         create=lambda *_: True, put=fails_late(module.REPLY_SECONDS)
     )
-    leases = [stores.leases.take(queried, str(n), lambda: None) for n in range(3)]
+    leases = [stores.lease(str(n), lambda: None) for n in range(3)]
     queried._clock = time.monotonic
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for lease in leases:
             assert isinstance(lease, Lease)
-            stores.leases.end(lease, shared=False)
+            stores.end_lease(lease, shared=False)
     assert [act for act in scripted.calls if act != "get"] == ["create"] * 3 + ["put"]
     assert len(warned) == 1
 

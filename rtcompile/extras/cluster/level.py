@@ -15,7 +15,6 @@ from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from rtcompile.errors import warn
@@ -81,7 +80,6 @@ class Level:
         self._has_warned = False
         self._reported: dict[str, Any] = Counter[str]()
         self._probe: threading.Thread | None = None
-        self._caller: SimpleQueue[tuple[_Request, Future[Any]] | None] | None = None
 
     # --- entries -------------------------------------------------------------------------
 
@@ -149,18 +147,12 @@ class Level:
 
     def limited(self, request: _Request, seconds: float) -> Any:
         """Return the result of a request that is made in another thread; raise `StoreError` if it is late."""
-        with self._guard:
-            queue = self._caller
-            if queue is None:
-                queue = SimpleQueue()
-                thread = threading.Thread(target=_call, args=[queue], daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # no thread can be started at the process's end
-                    return request()
-                self._caller = queue
         reply: Future[Any] = Future()
-        queue.put((request, reply))
+        thread = threading.Thread(target=_make, args=[request, reply], daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be started at the process's end
+            return request()
         # Time is counted in this thread's ticks: on an overloaded machine there are few, so a quick store does not
         # seem slow.
         was_silent = self.is_silent
@@ -169,10 +161,6 @@ class Level:
                 return reply.result()
             if self.is_silent and not was_silent:  # another thread got no reply
                 break
-        with self._guard:
-            if self._caller is queue:
-                self._caller = None
-                queue.put(None)
         raise StoreError(f"no reply in {seconds:.2g} s")
 
     # --- whether to send -----------------------------------------------------------------
@@ -295,11 +283,8 @@ class Level:
             shared.count({f"{name} {self.store.name}": n for name, n in changed.items()})
 
 
-def _call(queue: SimpleQueue[tuple[_Request, Future[Any]] | None]) -> None:
-    """Make requests one by one, until one was late."""
-    while given := queue.get():
-        request, reply = given
-        try:
-            reply.set_result(request())
-        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-            reply.set_exception(error)
+def _make(request: _Request, reply: Future[Any]) -> None:
+    try:
+        reply.set_result(request())
+    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+        reply.set_exception(error)

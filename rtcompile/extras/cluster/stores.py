@@ -72,8 +72,11 @@ def _machine() -> str:
 class Lease:
     """The right to build for the whole cluster, and what was seen of another node's while waiting for it."""
 
-    def __init__(self, level: Level, key: str, program: str = "") -> None:
+    def __init__(
+        self, level: Level, key: str, program: str = "", looked_at: float = float("-inf")
+    ) -> None:
         self.level, self.key = level, key
+        self.looked_at = looked_at  # when the build was last looked for
         self.theirs: dict[str, Any] = {}
         self.changed = 0.0  # when theirs was seen for the first time
         self._fields: dict[str, Any] = {
@@ -111,111 +114,6 @@ class Lease:
         return bool(self.look().get("token") == self._fields["token"])
 
 
-class Leases:
-    """The leases that a process holds and waits for; tests pass their own clocks."""
-
-    def __init__(
-        self,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._now, self._sleep = now, sleep
-        self.held: set[Lease] = set()  # changed by the thread that writes to the stores
-        self.stalls = 0  # unrenewed leases that this process has met
-
-    def renew(self) -> None:
-        """Renew the leases that are held."""
-        for lease in [*self.held]:
-            if not lease.renew():
-                self.held.discard(lease)
-
-    def end(self, lease: Lease | None, shared: bool) -> None:
-        """Let a lease end; unless its build is `shared`, all waiting processes build at once, not one by one."""
-        if lease is not None:
-            self.held.discard(lease)
-            if not shared:
-                lease.renew(is_abandoned=True)
-
-    def take(
-        self,
-        level: Level,
-        key: str,
-        look: Callable[[], _T | None],
-        seconds: float | None = None,
-        program: str = "",
-        waits: bool = True,
-        looked_at: float = float("-inf"),
-    ) -> _T | Lease | None:
-        """Return a lease, or what `look` finds that another node built; None if the build is not to be waited for."""
-        # Raises Busy where another node builds, unless the caller `waits`.
-        most = _MOST_HELD_SECONDS if seconds is None else seconds
-        lease, begin = Lease(level, key, program), self._now()
-        pause, is_reported = _LEAST_PAUSE, False
-        while isinstance(taken := self._try(lease), dict):
-            level.here.waits_for_node = True
-            looked_at = time.monotonic()
-            found = look()
-            if found is not None or self._now() > begin + most:
-                return found
-            if not waits:
-                raise Busy
-            waited = self._now() - begin
-            if waited >= _REPORTED_SECONDS and not is_reported:
-                is_reported = True
-                note(f"waiting for {_holder(taken)} since {waited:.0f} s")
-            # The random factor spreads the requests of many waiting nodes.
-            self._sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
-            pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
-        if not taken:
-            return None
-        # The holder of one that was taken over may have written its build just now.
-        is_sure = not lease.theirs and time.monotonic() - looked_at < _SURE_SECONDS
-        found = None if is_sure else look()
-        if found is not None:
-            return found
-        self.held.add(lease)
-        return lease
-
-    def _try(self, lease: Lease) -> dict[str, Any] | bool:
-        """Take a lease that nobody holds; return whether that worked, or the fields of another node's lease."""
-        for _ in range(_MOST_TRIES):
-            fields = lease.look() if lease.theirs else {}
-            if not fields:
-                lease.theirs = {}
-                created = lease.level.create("lease", lease.key, lease.data())
-                if created is not False:  # None: the store does not respond
-                    return bool(created)
-                fields = lease.look()
-            if fields != lease.theirs:
-                lease.theirs, lease.changed = fields, self._now()
-            unchanged = self._now() - lease.changed
-            if fields and time.time() - fields["renewed"] < _DEAD_SECONDS:
-                if fields.get("abandoned"):
-                    return False
-                if unchanged < self._trusted_seconds(fields):
-                    return fields
-            self._stalled(fields, unchanged)
-            if not lease.level.put("lease", lease.key, lease.data(), waiting=True):
-                return False
-            # Of several nodes that take it over at the same time, the last one has it.
-            self._sleep(_LEAST_PAUSE)
-            if lease.is_held():
-                return True
-        return False
-
-    def _trusted_seconds(self, fields: dict[str, Any]) -> float:
-        """Return for how many seconds a lease is trusted after it was last seen to change."""
-        is_here = fields.get("machine") and fields["machine"] == _machine()
-        if is_here and not os.path.exists(f"/proc/{fields.get('process')}"):
-            return 0.0  # its process has ended
-        return LEASE_SECONDS if self.stalls < _MOST_STALLS else 0.0
-
-    def _stalled(self, fields: dict[str, Any], seconds: float) -> None:
-        if fields and seconds > 2 * RENEW_SECONDS:
-            self.stalls += 1
-            note(f"{_holder(fields)}, did not renew its lease for {seconds:.0f} s: built here")
-
-
 def _holder(fields: dict[str, Any]) -> str:
     """Return in words who holds a lease."""
     program = fields.get("program") or "the same"
@@ -236,25 +134,113 @@ class Stores:
         keys = read_keys(settings.key_file) if settings.key_file else (UNSIGNED,)
         self.writes = settings.mode == "rw" and keys[0].sign is not None
         self.levels = [Level(open_store(each, settings), keys) for each in settings.addresses]
-        self.leases = Leases()
+        self.held: set[Lease] = set()  # leases that the writing thread renews
+        self.stalls = 0  # leases of others that were not renewed
+        self.now, self.sleep = time.monotonic, time.sleep
         self._reported_at = self._renewed_at = time.monotonic()
         self._owner = os.getpid()
         self._tasks: Queue[Callable[[], object]] = Queue()
         self._guard = threading.Lock()
         self._writer: threading.Thread | None = None
 
-    def lease(self, *given: Any, **more: Any) -> Any:
-        """Return what `Leases.take` returns, from the first store that has leases."""
+    # --- leases --------------------------------------------------------------------------
+
+    def lease(
+        self,
+        key: str,
+        look: Callable[[], _T | None],
+        seconds: float | None = None,
+        program: str = "",
+        waits: bool = True,
+        looked_at: float = float("-inf"),
+    ) -> _T | Lease | None:
+        """Return a lease, or what `look` finds that another node built; None if the build is not to be waited for.
+
+        Raises `Busy` where another node builds, unless the caller `waits`.
+        """
+        most = _MOST_HELD_SECONDS if seconds is None else seconds
         for level in self.levels if self.writes else []:
             try:
                 with suppress(LeasesUnsupportedError):
-                    taken = self.leases.take(level, *given, **more)
-                    if isinstance(taken, Lease):
-                        self.later(lambda: None)  # from now on it is renewed
-                    return taken
+                    return self._take(Lease(level, key, program, looked_at), look, most, waits)
             finally:
                 level.here.waits_for_node = False
         return None
+
+    def _take(
+        self, lease: Lease, look: Callable[[], _T | None], seconds: float, waits: bool
+    ) -> _T | Lease | None:
+        begin, pause, is_reported = self.now(), _LEAST_PAUSE, False
+        while isinstance(taken := self._try(lease), dict):
+            lease.level.here.waits_for_node = True
+            lease.looked_at = time.monotonic()
+            found = look()
+            if found is not None or self.now() > begin + seconds:
+                return found
+            if not waits:
+                raise Busy
+            waited = self.now() - begin
+            if waited >= _REPORTED_SECONDS and not is_reported:
+                is_reported = True
+                note(f"waiting for {_holder(taken)} since {waited:.0f} s")
+            # The random factor spreads the requests of many waiting nodes.
+            self.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
+            pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
+        if not taken:
+            return None
+        found = None if time.monotonic() - lease.looked_at < _SURE_SECONDS else look()
+        if found is not None:
+            return found
+        self.held.add(lease)
+        self.later(lambda: None)  # from now on it is renewed
+        return lease
+
+    def end_lease(self, lease: Lease | None, shared: bool) -> None:
+        """Let a lease end; unless its build is `shared`, all waiting processes build at once, not one by one."""
+        if lease is not None:
+            self.held.discard(lease)
+            if not shared:
+                lease.renew(is_abandoned=True)
+
+    def _try(self, lease: Lease) -> dict[str, Any] | bool:
+        """Take a lease that nobody holds; return whether that worked, or the fields of another node's lease."""
+        for _ in range(_MOST_TRIES):
+            fields = lease.look() if lease.theirs else {}
+            if not fields:
+                lease.theirs = {}
+                created = lease.level.create("lease", lease.key, lease.data())
+                if created is not False:  # None: the store does not respond
+                    return bool(created)
+                fields = lease.look()
+            if fields != lease.theirs:
+                lease.theirs, lease.changed = fields, self.now()
+            unchanged = self.now() - lease.changed
+            if fields and time.time() - fields["renewed"] < _DEAD_SECONDS:
+                if fields.get("abandoned"):
+                    return False
+                if unchanged < self._trusted_seconds(fields):
+                    return fields
+            self._stalled(fields, unchanged)
+            if not lease.level.put("lease", lease.key, lease.data(), waiting=True):
+                return False
+            # Of several nodes that take it over at the same time, the last one has it.
+            self.sleep(_LEAST_PAUSE)
+            if lease.is_held():
+                lease.looked_at = float("-inf")  # its holder may have written its build just now
+                return True
+        return False
+
+    def _trusted_seconds(self, fields: dict[str, Any]) -> float:
+        """Return for how many seconds a lease is trusted after it was last seen to change."""
+        is_here = fields.get("machine") and fields["machine"] == _machine()
+        if is_here and not os.path.exists(f"/proc/{fields.get('process')}"):
+            return 0.0  # its process has ended
+        return LEASE_SECONDS if self.stalls < _MOST_STALLS else 0.0
+
+    def _stalled(self, fields: dict[str, Any], seconds: float) -> None:
+        if fields and seconds > 2 * RENEW_SECONDS:
+            self.stalls += 1
+            note(f"{_holder(fields)}, did not renew its lease for {seconds:.0f} s: built here")
 
     # --- writing in the background -------------------------------------------------------
 
@@ -299,7 +285,7 @@ class Stores:
         """Run the tasks, and renew this process's leases between them."""
         while True:
             with suppress(Empty):
-                task = self._tasks.get(timeout=RENEW_SECONDS if self.leases.held else None)
+                task = self._tasks.get(timeout=RENEW_SECONDS if self.held else None)
                 try:
                     task()
                 except Exception as error:  # noqa: BLE001  # the next build is pushed whatever became of this one
@@ -308,7 +294,9 @@ class Stores:
                 finally:
                     self._tasks.task_done()
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
-                self.leases.renew()
+                for lease in [*self.held]:
+                    if not lease.renew():
+                        self.held.discard(lease)
                 self._renewed_at = time.monotonic()
             if time.monotonic() - self._reported_at > _REPORT_SECONDS:
                 self.report()
