@@ -52,7 +52,7 @@ class Clock:
 
 
 def stores_with(**acts: Callable[..., object]) -> tuple[Stores, Level, Scripted]:
-    stores = Stores(RemoteSettings(("file:///none",), unsigned=True))
+    stores = Stores(RemoteSettings(("file:///none",)))
     scripted = Scripted(**acts)
     stores.levels[0] = Level(scripted, [UNSIGNED], Clock())  # type: ignore[arg-type]
     return stores, stores.levels[0], scripted

@@ -110,7 +110,7 @@ def test_a_missing_client_names_the_package(monkeypatch):
     monkeypatch.delitem(sys.modules, "rtcompile.extras.cluster.redis_store", raising=False)
 
     with pytest.raises(InvalidRequest, match="pip install redis") as caught:
-        Stores(RemoteSettings(("redis://user:secret@h:1/0",), unsigned=True))
+        Stores(RemoteSettings(("redis://user:secret@h:1/0",)))
     assert "secret" not in str(caught.value)
 
 

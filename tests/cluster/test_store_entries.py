@@ -32,7 +32,7 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
     compressor = zstandard.ZstdCompressor(write_content_size=states_its_size)
     key = secret_key(KEY)
     size = 1001 if states_its_size else 1000
-    bomb = shared._SIZE.pack(size) + compressor.compress(bytes(size))
+    bomb = compressor.compress(bytes(size))
     signature = key.sign(shared._signed(kind, "k", bomb))
     entry = shared._MAGIC + signature + bomb
 
@@ -43,7 +43,7 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
 
 def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch):
     monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
-    (level,) = Stores(RemoteSettings((address,), unsigned=True)).levels
+    (level,) = Stores(RemoteSettings((address,))).levels
 
     assert not level.put("object", "k", bytes(1001))
     assert level.get("object", "k") is None
@@ -51,7 +51,7 @@ def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch)
 
 
 def test_the_largest_size_of_code_is_a_setting(address, monkeypatch):
-    (level,) = Stores(RemoteSettings((address,), unsigned=True)).levels
+    (level,) = Stores(RemoteSettings((address,))).levels
     code = os.urandom(20_000)
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
     assert not level.put("object", "k", code)

@@ -12,7 +12,6 @@ import hmac
 import os
 import re
 import stat
-import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import EntryPoint
@@ -81,7 +80,6 @@ class RemoteSettings(NamedTuple):
     addresses: tuple[str, ...]
     mode: str = "rw"  # "rw", "ro", or "anonymous": read-only without credentials
     key_file: str = ""  # the file with the team's key; empty if entries are not signed
-    unsigned: bool = False  # whether entries without a signature are accepted
     ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
     # Whether the group may read and replace files in a ``file://`` store.
     group: bool = False
@@ -110,11 +108,11 @@ class RemoteSettings(NamedTuple):
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
             key_file=os.path.expanduser(key_file),
-            unsigned=flag(unsigned, env.get(unsigned) or "0"),
             ttl=seconds(ttl, env.get(ttl) or "inf") or _TTL_SECONDS,
             group=flag(group, env.get(group) or "0"),
         )
-        if found.addresses and not (found.key_file or found.unsigned):
+        is_unsigned = flag(unsigned, env.get(unsigned) or "0")
+        if found.addresses and not (found.key_file or is_unsigned):
             raise InvalidRequest(
                 "RTCOMPILE_REMOTE is set and RTCOMPILE_REMOTE_KEY_FILE is not: without a key anybody "
                 "who can write to the store can make code that runs here. Make one with `openssl "
@@ -181,8 +179,7 @@ def most_bytes(store_key: str) -> int:
     return (most_data(kind) if kind in MOST_BYTES else _MOST_OVERHEAD) + _MOST_OVERHEAD
 
 
-_MAGIC = b"rtcompile entry 2\n"
-_SIZE = struct.Struct("<Q")
+_MAGIC = b"rtcompile entry 3\n"
 _LEAST_KEY_BYTES = 16
 _FINGERPRINT = 16  # hexadecimal digits
 
@@ -206,7 +203,7 @@ class Key(NamedTuple):
         import zstandard
 
         assert self.sign is not None
-        body = _SIZE.pack(len(data)) + zstandard.ZstdCompressor(level=3).compress(data)
+        body = zstandard.ZstdCompressor(level=3).compress(data)
         return _MAGIC + self.sign(_signed(kind, key, body)) + body
 
     def open(self, kind: str, key: str, entry: object) -> bytes:
@@ -214,20 +211,18 @@ class Key(NamedTuple):
         head = len(_MAGIC) + self.bytes_of_signature
         if not isinstance(entry, bytes):
             raise BadEntryError(f"the store returned {type(entry).__name__}, not bytes")
-        if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head + _SIZE.size:
+        if entry[: len(_MAGIC)] != _MAGIC or len(entry) <= head:
             raise BadEntryError("it is no entry of this version of rtcompile")
         body = entry[head:]
         if not self.verifies(_signed(kind, key, body), entry[len(_MAGIC) : head]):
             raise BadEntryError("its signature is not of this team's key")
-        (size,) = _SIZE.unpack_from(body)
         import zstandard
 
         try:
-            packed = body[_SIZE.size :]
-            # Otherwise a frame with a false size could allocate that much memory.
-            if size > most_data(kind) or zstandard.frame_content_size(packed) != size:
-                raise BadEntryError(f"it is larger than any {kind}, or than it says")
-            return bytes(zstandard.ZstdDecompressor().decompress(packed, max_output_size=size))
+            # -1: it is not said. So much memory is allocated.
+            if not 0 <= (size := zstandard.frame_content_size(body)) <= most_data(kind):
+                raise BadEntryError(f"it is larger than any {kind}, or does not say its size")
+            return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=size))
         except zstandard.ZstdError as error:
             raise BadEntryError(str(error)) from None
 
@@ -254,9 +249,18 @@ def secret_key(secret: bytes) -> Key:
 
 def _pair(pem: bytes, setting: str) -> Key:
     """Return one key of an Ed25519 pair: with the public key one can only read."""
-    library = _cryptography()
-    forms, sign = library.hazmat.primitives.serialization, None
-    bad = ValueError, TypeError, AttributeError, library.exceptions.UnsupportedAlgorithm
+    try:
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as forms
+    except ModuleNotFoundError as missing:
+        if missing.name != "cryptography":
+            raise
+        raise InvalidRequest(
+            "a key of Ed25519 needs the package cryptography: pip install cryptography"
+        ) from None
+    public: Any
+    private: Any
+    sign = None
     try:
         if b"PUBLIC KEY" in pem:
             public = forms.load_pem_public_key(pem)
@@ -264,30 +268,16 @@ def _pair(pem: bytes, setting: str) -> Key:
             private = forms.load_pem_private_key(pem, None)
             public, sign = private.public_key(), private.sign
         fingerprint = _digest(b"rtcompile public key", public.public_bytes_raw())
-    except bad as error:
+    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
         raise InvalidRequest(f"{setting}: this is no key of Ed25519 ({error})") from None
 
     def verifies(data: bytes, signature: bytes) -> bool:
-        with suppress(library.exceptions.InvalidSignature):
+        with suppress(InvalidSignature):
             public.verify(signature, data)
             return True
         return False
 
     return Key("ed25519", fingerprint, 64, verifies, sign)
-
-
-def _cryptography() -> Any:
-    try:
-        import cryptography.exceptions
-        import cryptography.hazmat.primitives.asymmetric.ed25519
-        import cryptography.hazmat.primitives.serialization
-    except ModuleNotFoundError as missing:
-        if missing.name != "cryptography":
-            raise
-        raise InvalidRequest(
-            "a key of Ed25519 needs the package cryptography: pip install cryptography"
-        ) from None
-    return cryptography
 
 
 def _signed(kind: str, key: str, body: bytes) -> bytes:
