@@ -119,8 +119,7 @@ class BuildOwner:
         Returns
         -------
         Profile
-            Phases and templates with their cost; ``print`` shows tables, ``save("p.json")``
-            writes a Chrome trace.
+            Phases and templates with their cost; ``print`` shows tables.
 
         Raises
         ------

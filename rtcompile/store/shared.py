@@ -6,8 +6,6 @@ the local cache.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -20,7 +18,7 @@ from rtcompile.request.object_code import Record as Record
 from rtcompile.request.object_code import decode_records as decode_records
 from rtcompile.request.object_code import encode_records as encode_records
 from rtcompile.request.values import one_of as one_of
-from rtcompile.settings import cache_dir
+from rtcompile.settings import cache_dir as cache_dir
 from rtcompile.settings import flag as flag
 from rtcompile.settings import note as note
 from rtcompile.settings import seconds as seconds
@@ -39,8 +37,3 @@ def sharing(inputs: KeyInputs, store: Store) -> Any:
 
     found = EntryPoint("sharing", _SHARING, "")
     return found.load()(inputs, store) if key.may_travel(inputs) else None
-
-
-def count(counts: Mapping[str, float]) -> None:
-    """Add counts of requests to shared stores to the local cache's journal."""
-    Folder(cache_dir(os.environ)).log(counts)

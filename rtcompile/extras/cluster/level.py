@@ -7,6 +7,7 @@ paused for 1, 2, 4 … 60 seconds. After a silence, a background thread tries it
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -28,8 +29,7 @@ from rtcompile.extras.cluster.entries import (
     first_line,
     most_data,
 )
-from rtcompile.store import shared
-from rtcompile.store.shared import note
+from rtcompile.store.shared import Folder, cache_dir, note
 
 FIRST_SECONDS = 1.0  # for the first reply, which includes connecting
 _FIRST_CREDIT, _TRIAL_CREDIT, _MOST_CREDIT = 1.0, 0.5, 10.0  # _TRIAL_CREDIT: after a pause
@@ -280,7 +280,8 @@ class Level:
             name: n - before[name] for name, n in self._reported.items() if n != before[name]
         }
         if changed:
-            shared.count({f"{name} {self.store.name}": n for name, n in changed.items()})
+            named = {f"{name} {self.store.name}": n for name, n in changed.items()}
+            Folder(cache_dir(os.environ)).log(named)
 
 
 def _make(request: _Request, reply: Future[Any]) -> None:

@@ -79,8 +79,9 @@ class Lease:
         self.looked_at = looked_at  # when the build was last looked for
         self.theirs: dict[str, Any] = {}
         self.changed = 0.0  # when theirs was seen for the first time
+        self.token = secrets.token_hex(16)
         self._fields: dict[str, Any] = {
-            "token": secrets.token_hex(16),
+            "token": self.token,
             "holder": socket.gethostname(),
             "process": os.getpid(),
             "machine": _machine(),
@@ -108,10 +109,6 @@ class Lease:
             if isinstance(fields, dict) and isinstance(fields.get("renewed"), float):
                 return fields
         return {}
-
-    def is_held(self) -> bool:
-        """Return whether the lease in the store is this one."""
-        return bool(self.look().get("token") == self._fields["token"])
 
 
 def _holder(fields: dict[str, Any]) -> str:
@@ -214,33 +211,31 @@ class Stores:
                 fields = lease.look()
             if fields != lease.theirs:
                 lease.theirs, lease.changed = fields, self.now()
-            unchanged = self.now() - lease.changed
-            if fields and time.time() - fields["renewed"] < _DEAD_SECONDS:
-                if fields.get("abandoned"):
-                    return False
-                if unchanged < self._trusted_seconds(fields):
-                    return fields
-            self._stalled(fields, unchanged)
+            is_recent = bool(fields) and time.time() - fields["renewed"] < _DEAD_SECONDS
+            if is_recent and fields.get("abandoned"):
+                return False
+            if is_recent and self._is_trusted(fields, self.now() - lease.changed):
+                return fields
             if not lease.level.put("lease", lease.key, lease.data(), waiting=True):
                 return False
             # Of several nodes that take it over at the same time, the last one has it.
             self.sleep(_LEAST_PAUSE)
-            if lease.is_held():
+            if lease.look().get("token") == lease.token:
                 lease.looked_at = float("-inf")  # its holder may have written its build just now
                 return True
         return False
 
-    def _trusted_seconds(self, fields: dict[str, Any]) -> float:
-        """Return for how many seconds a lease is trusted after it was last seen to change."""
+    def _is_trusted(self, fields: dict[str, Any], unchanged: float) -> bool:
+        """Return whether to wait for the holder of a lease that was last seen to change so many seconds ago."""
         is_here = fields.get("machine") and fields["machine"] == _machine()
         if is_here and not os.path.exists(f"/proc/{fields.get('process')}"):
-            return 0.0  # its process has ended
-        return LEASE_SECONDS if self.stalls < _MOST_STALLS else 0.0
-
-    def _stalled(self, fields: dict[str, Any], seconds: float) -> None:
-        if fields and seconds > 2 * RENEW_SECONDS:
+            return False  # its process has ended
+        if unchanged < LEASE_SECONDS and self.stalls < _MOST_STALLS:
+            return True
+        if unchanged > 2 * RENEW_SECONDS:
             self.stalls += 1
-            note(f"{_holder(fields)}, did not renew its lease for {seconds:.0f} s: built here")
+            note(f"{_holder(fields)}, did not renew its lease for {unchanged:.0f} s: built here")
+        return False
 
     # --- writing in the background -------------------------------------------------------
 
