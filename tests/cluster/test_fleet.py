@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("zstandard")
 
 import rtcompile
-from rtcompile.cli import main
 from rtcompile.extras.cluster.stores import Lease, current
 from tests import nodes
 from tests.processes import command, python, started
@@ -137,25 +136,18 @@ def test_a_thread_that_outlives_the_main_thread_shares_its_builds(on, tmp_path):
 # --- fetched ahead ---
 
 
-def recorded(tmp_path: Path, numbers: range) -> str:
-    sources = [nodes.source(n) for n in numbers]
-    script = tmp_path / "program.py"
-    script.write_text(
-        f"import rtcompile\nfor s in {sources!r}:\n    rtcompile.compile(s, arch='sm_80')\n"
-    )
-    record = str(tmp_path / "kernels.json")
-    done = command("run", "--record", record, script)
-    assert done.returncode == 0, done.stderr
-    return record
-
-
-def test_the_builds_of_a_record_are_fetched_ahead(on, tmp_path, address, capsys):
+def test_the_builds_of_a_record_are_fetched_ahead(on, tmp_path, address, run_json):
     on("a", address)
-    record = recorded(tmp_path, range(5))
+    script, record = tmp_path / "program.py", str(tmp_path / "kernels.json")
+    script.write_text(
+        f"import rtcompile\nfor s in {[nodes.source(n) for n in range(5)]!r}:\n"
+        "    rtcompile.compile(s, arch='sm_80')\n"
+    )
+    command("run", "--record", record, script, check=True)
     on("b", address)
-    assert main(["warm", record, "--json"]) == 0
-    (printed,) = json.loads(capsys.readouterr().out)["records"]
-    assert (printed["built"], printed["there already"]) == (0, 5)
+    code, printed = run_json("warm", record)
+    (row,) = printed["records"]
+    assert (code, row["built"], row["there already"]) == (0, 0, 5)
     assert current().levels[0].counts["hits"] == 5
     for number in range(5):
         code = rtcompile.compile(nodes.source(number), arch="sm_80")
@@ -167,7 +159,7 @@ def test_the_builds_of_a_record_are_fetched_ahead(on, tmp_path, address, capsys)
 # --- counted ---
 
 
-def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, capsys):
+def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, run_json):
     on("a", address)
     rtcompile.compile(nodes.source(1), arch="sm_80")
     assert current().levels[0].counts["misses"] == 1
@@ -179,8 +171,7 @@ def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, capsys):
     assert pickle.loads(pickle.dumps(code.build)) == code.build
     current().report()
     current().report()  # counts nothing twice
-    assert main(["cache", "info", "--json"]) == 0
-    (counts,) = json.loads(capsys.readouterr().out)["levels"].values()
+    (counts,) = run_json("cache", "info")[1]["levels"].values()
     assert (counts["hits"], counts["misses"]) == (1, 0)
     assert counts["seconds_spared"] == pytest.approx(code.build.compiled_in / 1e3, abs=0.001)
     assert current().levels[0].counts["seconds_waited"] > 0.0  # the journal has milliseconds

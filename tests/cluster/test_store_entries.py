@@ -41,20 +41,14 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
     assert key.open(kind, "k", key.seal(kind, "k", bytes(1000))) == bytes(1000)
 
 
-def test_an_entry_that_no_node_would_accept_is_not_written(address, monkeypatch):
-    monkeypatch.setitem(stores.MOST_BYTES, "object", 1000)
-    (level,) = Stores(RemoteSettings((address,))).levels
-
-    assert not level.put("object", "k", bytes(1001))
-    assert level.get("object", "k") is None
-    assert level.put("object", "k", bytes(1000))
-
-
-def test_the_largest_size_of_code_is_a_setting(address, monkeypatch):
+def test_no_entry_above_the_largest_size_which_is_a_setting_is_written_or_read(
+    address, monkeypatch
+):
     (level,) = Stores(RemoteSettings((address,))).levels
     code = os.urandom(20_000)
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
     assert not level.put("object", "k", code)
+    assert level.get("object", "k") is None
     monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "20K")
     assert level.put("object", "k", code)
     assert level.get("object", "k") == code

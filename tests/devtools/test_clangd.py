@@ -38,19 +38,14 @@ def test_the_section_has_the_architecture_and_the_compilers_options(project, cap
     assert '"-include",\n    "first.cuh"' in written
 
 
-def test_other_sections_are_kept_and_the_own_one_is_replaced(project):
-    (project / ".clangd").write_text("CompileFlags:\n  Add: [-Wall]\n")
+@pytest.mark.parametrize("end", ["\n", ""], ids=["line break", "none"])
+def test_other_sections_are_kept_and_the_own_one_is_replaced(project, end):
+    (project / ".clangd").write_text(f"CompileFlags:\n  Add: [-Wall]{end}")
     assert main(["clangd", "--", "-DONE"]) == 0
     assert main(["clangd", "--", "-DTWO"]) == 0
     given, ours = (project / ".clangd").read_text().split("---\n")
     assert given == "CompileFlags:\n  Add: [-Wall]\n"
     assert ("-DONE" in ours, "-DTWO" in ours) == (False, True)
-
-
-def test_a_section_without_a_last_line_break_is_kept_apart(project):
-    (project / ".clangd").write_text("CompileFlags:\n  Add: [-Wall]")
-    assert main(["clangd"]) == 0
-    assert (project / ".clangd").read_text().startswith("CompileFlags:\n  Add: [-Wall]\n---\n")
 
 
 def test_a_folder_that_is_not_there_is_an_error(project, capsys):
