@@ -334,11 +334,9 @@ _PROMPT_SECONDS = 0.1
 def shared_stores(settings: Settings) -> Iterator[Check]:
     """Try each store: round trip, lease, rights."""
     try:
-        found = RemoteSettings.from_environ()
-        if found.shares_nothing:
-            yield Check("shared stores", "warning", found.shares_nothing)
         if not settings.remote:
             return
+        found = RemoteSettings.from_environ()
         stores = Stores(found)
     except InvalidRequest as error:
         yield Check("shared stores", "error", str(error), "Builds work without them.")

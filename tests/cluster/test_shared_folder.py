@@ -95,9 +95,7 @@ def test_entries_cached_as_missing_by_nfs_are_looked_up_on_the_server(kept, monk
 
 def test_nodes_that_create_the_folder_at_once_lose_no_entry(tmp_path):
     """Renaming a folder onto an empty one would lose files written to the latter meanwhile."""
-    nodes = [
-        FolderStore(f"file://{tmp_path}/shared", RemoteSettings((), group=True)) for _ in range(8)
-    ]
+    nodes = [FolderStore(f"file://{tmp_path}/shared", RemoteSettings(())) for _ in range(8)]
     start = threading.Barrier(len(nodes))
 
     def write(number: int) -> None:
@@ -223,7 +221,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
-    store = FolderStore(f"file://{ground}", RemoteSettings((), group=True))
+    store = FolderStore(f"file://{ground}", RemoteSettings(()))
 
     def first() -> None:
         store.put("object/k", b"one's")
@@ -245,7 +243,8 @@ def test_two_users_of_a_group_read_and_replace_each_others_files(ground):
     assert os.stat(f"{ground}/object/k").st_mode & 0o777 == 0o440
 
 
-def test_without_the_setting_another_user_cannot_read(ground):
+def test_without_the_groups_bits_another_user_cannot_read(ground):
+    os.chmod(".", 0o777)
     store = FolderStore(f"file://{ground}", RemoteSettings(()))
 
     def second() -> None:
@@ -264,13 +263,3 @@ def test_stores_without_links_report_that_they_have_no_leases(store, monkeypatch
     monkeypatch.setattr(os, "link", failing(os.link, errno.EOPNOTSUPP, ""))
     with pytest.raises(LeasesUnsupportedError):
         store.create("f/lease/k", b"t")
-
-
-@pytest.mark.parametrize("address", ["", "redis://127.0.0.1:1/0"], ids=["none", "redis"])
-def test_a_shared_setting_without_a_shared_folder_is_reported(on, address):
-    on("a", address, RTCOMPILE_CACHE_SHARED="1", RTCOMPILE_REMOTE_UNSIGNED="1")
-    detail = str(next(checks.shared_stores(Settings.from_environ())))
-    assert "RTCOMPILE_REMOTE=file:///shared/folder" in detail
-    if address:
-        with pytest.warns(rtcompile.RtcompileWarning, match="for a file:// store"):
-            current()

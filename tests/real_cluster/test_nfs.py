@@ -24,7 +24,7 @@ from pathlib import Path
 
 printed = {}
 one, two = (
-    FolderStore(f"file:///mnt/{each}/kernels", RemoteSettings((), group=True))
+    FolderStore(f"file:///mnt/{each}/kernels", RemoteSettings(()))
     for each in ("one", "two")
 )
 
@@ -51,8 +51,7 @@ sources = [nodes.source(number) for number in range(6)]
 
 def started(mount, name, first=0):
     address = f"file:///mnt/{mount}/team"
-    more = {"RTCOMPILE_CACHE_SHARED": "1", "TMPDIR": "/mnt"}
-    return nodes.start(nodes.environment(folder, name, address, **more), sources[first:])
+    return nodes.start(nodes.environment(folder, name, address, TMPDIR="/mnt"), sources[first:])
 
 pair = [started("one", "a"), started("two", "b")]
 printed["hits"] = [nodes.result(process)["hits"] for process in pair]

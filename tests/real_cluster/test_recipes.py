@@ -137,6 +137,7 @@ def test_the_recipe_for_s3(pair):
 
 def test_the_recipe_for_a_shared_folder(pair, tmp_path):
     values = {"/shared/team/kernels": f"{tmp_path}/team", "/local/$USER": "$HOME/local"}
+    values["-g TEAM "] = ""
     text = replaced(recipe("A shared folder (NFS, Lustre, GPFS)", "bash"), values)
     shared(pair, text)
     (pages,) = (tmp_path / "team").glob("*/manifest")  # the folder's name is the key's fingerprint

@@ -81,19 +81,6 @@ class RemoteSettings(NamedTuple):
     mode: str = "rw"  # "rw", "ro", or "anonymous": read-only without credentials
     key_file: str = ""  # the file with the team's key; empty if entries are not signed
     ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
-    # Whether the group may read and replace files in a ``file://`` store.
-    group: bool = False
-
-    @property
-    def shares_nothing(self) -> str:
-        """Why ``RTCOMPILE_CACHE_SHARED=1`` has no effect; ``""`` if it has, or is not set."""
-        if not self.group or any(address.startswith("file:") for address in self.addresses):
-            return ""
-        return (
-            "RTCOMPILE_CACHE_SHARED=1 is for a file:// store, and RTCOMPILE_REMOTE names none. "
-            "The folder of RTCOMPILE_CACHE_DIR always belongs to one user; to share builds, set "
-            "RTCOMPILE_REMOTE=file:///shared/folder"
-        )
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> RemoteSettings:
@@ -101,15 +88,13 @@ class RemoteSettings(NamedTuple):
         env = os.environ if environ is None else environ
         addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
-        ttl = "RTCOMPILE_REMOTE_TTL"
-        unsigned, group = "RTCOMPILE_REMOTE_UNSIGNED", "RTCOMPILE_CACHE_SHARED"
+        ttl, unsigned = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_UNSIGNED"
         most_data("object", env)
         found = cls(
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
             key_file=os.path.expanduser(key_file),
             ttl=seconds(ttl, env.get(ttl) or "inf") or _TTL_SECONDS,
-            group=flag(group, env.get(group) or "0"),
         )
         is_unsigned = flag(unsigned, env.get(unsigned) or "0")
         if found.addresses and not (found.key_file or is_unsigned):

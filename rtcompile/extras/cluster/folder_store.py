@@ -23,6 +23,7 @@ from rtcompile.extras.cluster.entries import (
     most_bytes,
 )
 from rtcompile.files import sealed
+from rtcompile.named import computed_once
 
 # Another node replaced, removed or uses the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
@@ -32,16 +33,15 @@ _OLD_SECONDS = 3600.0
 
 
 class FolderStore:
-    """The folder, made when something is first written; members of a group can replace its files."""
+    """The folder, made when something is first written; if it is a group's, members can replace its files."""
 
     limits_time = False
 
-    def __init__(self, address: str, settings: RemoteSettings) -> None:
+    def __init__(self, address: str, _: RemoteSettings) -> None:
         parts = urlsplit(address)
         if not parts.path.startswith("/") or parts.netloc not in ("", "localhost"):
             raise InvalidRequest("write file:///absolute/path")
-        self._path, self._group = parts.path, settings.group
-        self.name = f"file://{self._path}"
+        self._path, self.name = parts.path, f"file://{parts.path}"
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -86,6 +86,14 @@ class FolderStore:
             _remove_old(os.path.dirname(path))
         return True
 
+    @computed_once
+    def _is_groups(self) -> bool:
+        """Whether its mode, or that of the nearest folder above it, has the group's bits: set-gid, and writable."""
+        path = self._path
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        return os.stat(path).st_mode & 0o2020 == 0o2020
+
     def _path_of(self, key: str) -> str:
         return os.path.join(self._path, *key.split("/"))
 
@@ -120,12 +128,12 @@ class FolderStore:
         with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), 0o440 if self._group else 0o400)
+            os.fchmod(file.fileno(), 0o440 if self._is_groups else 0o400)
             if durable:
                 os.fsync(file.fileno())
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and its parents, with one mode and their parent's group."""
+        """Make a folder and its parents, with one mode; those of a group get it from their parent."""
         if os.path.isdir(folder):
             return
         above = os.path.dirname(folder)
@@ -135,9 +143,7 @@ class FolderStore:
         except FileExistsError:
             time.sleep(_MODE_SECONDS)  # another node made it just now
             return
-        if self._group:
-            with suppress(PermissionError):  # a group that we are not in: ours then
-                os.chown(folder, -1, os.stat(above).st_gid)
+        if self._is_groups:
             os.chmod(folder, 0o2770)  # noqa: S103  # shared with the folder's group on purpose
 
 

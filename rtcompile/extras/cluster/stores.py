@@ -328,18 +328,17 @@ class Stores:
 
 _stores: dict[tuple[tuple[str, str], ...], Stores | None] = {}  # by the variables
 _guard = forks.lock()
-_VARIABLES = ("RTCOMPILE_REMOTE", "RTCOMPILE_CACHE_SHARED")
 
 
 def current() -> Stores | None:
     """Return the stores in the environment's settings, or None; a bad setting only causes a warning."""
-    key = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
+    key = tuple(
+        sorted(pair for pair in os.environ.items() if pair[0].startswith("RTCOMPILE_REMOTE"))
+    )
     with _guard:
         if key not in _stores:
             try:
                 settings = RemoteSettings.from_environ()
-                if settings.shares_nothing:
-                    warn(f"{settings.shares_nothing}.")
                 found = _stores[key] = Stores(settings) if settings.addresses else None
                 if found is not None:
                     at_end(found.end)
