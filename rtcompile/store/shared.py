@@ -22,7 +22,6 @@ from rtcompile.settings import cache_dir as cache_dir
 from rtcompile.settings import flag as flag
 from rtcompile.settings import note as note
 from rtcompile.settings import seconds as seconds
-from rtcompile.settings import size as size
 from rtcompile.store.folder import Folder as Folder
 from rtcompile.store.folder import at_end as at_end
 from rtcompile.store.locks import Busy as Busy

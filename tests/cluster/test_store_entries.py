@@ -41,18 +41,16 @@ def test_decompression_is_limited_by_the_kind_of_entry(kind, states_its_size, mo
     assert key.open(kind, "k", key.seal(kind, "k", bytes(1000))) == bytes(1000)
 
 
-def test_no_entry_above_the_largest_size_which_is_a_setting_is_written_or_read(
-    address, monkeypatch
-):
+def test_no_entry_above_the_largest_size_is_written_or_read(address, monkeypatch):
     (level,) = Stores(RemoteSettings((address,))).levels
     code = os.urandom(20_000)
-    monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "16K")
+    monkeypatch.setitem(stores.MOST_BYTES, "object", 16_000)
     assert not level.put("object", "k", code)
     assert level.get("object", "k") is None
-    monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "20K")
+    monkeypatch.setitem(stores.MOST_BYTES, "object", 20_000)
     assert level.put("object", "k", code)
     assert level.get("object", "k") == code
-    monkeypatch.setenv("RTCOMPILE_REMOTE_MAX_SIZE", "10K")
+    monkeypatch.setitem(stores.MOST_BYTES, "object", 10_000)
     with pytest.warns(RtcompileWarning, match="bytes"):
         assert level.get("object", "k") is None
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
-from rtcompile.store.shared import flag, one_of, seconds, size
+from rtcompile.store.shared import flag, one_of, seconds
 
 # --- the clients' interface ---------------------------------------------------------------------
 
@@ -89,7 +89,6 @@ class RemoteSettings(NamedTuple):
         addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
         ttl, unsigned = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_UNSIGNED"
-        most_data("object", env)
         found = cls(
             addresses=tuple(filter(None, addresses)),
             mode=one_of("RTCOMPILE_REMOTE_MODE", env.get("RTCOMPILE_REMOTE_MODE") or "rw", _MODES),
@@ -147,12 +146,6 @@ MOST_BYTES = {"object": 64 << 20, "manifest": 4 << 20, "lease": 4096}
 _MOST_OVERHEAD = 4096  # for the signature, and for data that cannot be compressed
 
 
-def most_data(kind: str, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the largest size of an entry's data."""
-    given = kind == "object" and environ.get("RTCOMPILE_REMOTE_MAX_SIZE")
-    return size("RTCOMPILE_REMOTE_MAX_SIZE", given) if given else MOST_BYTES[kind]
-
-
 def kind_of(store_key: str) -> str:
     """Return an entry's kind, by its store key ``signing key's fingerprint/kind/name``."""
     return store_key.split("/")[-2:][0]
@@ -160,8 +153,7 @@ def kind_of(store_key: str) -> str:
 
 def most_bytes(store_key: str) -> int:
     """Return the largest size of an entry, by its key in a store."""
-    kind = kind_of(store_key)
-    return (most_data(kind) if kind in MOST_BYTES else _MOST_OVERHEAD) + _MOST_OVERHEAD
+    return MOST_BYTES.get(kind_of(store_key), _MOST_OVERHEAD) + _MOST_OVERHEAD
 
 
 _MAGIC = b"rtcompile entry 3\n"
@@ -205,7 +197,7 @@ class Key(NamedTuple):
 
         try:
             # -1: it is not said. So much memory is allocated.
-            if not 0 <= (size := zstandard.frame_content_size(body)) <= most_data(kind):
+            if not 0 <= (size := zstandard.frame_content_size(body)) <= MOST_BYTES[kind]:
                 raise BadEntryError(f"it is larger than any {kind}, or does not say its size")
             return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=size))
         except zstandard.ZstdError as error:

@@ -20,6 +20,7 @@ from typing import Any
 
 from rtcompile.errors import warn
 from rtcompile.extras.cluster.entries import (
+    MOST_BYTES,
     REPLY_SECONDS,
     BadEntryError,
     Key,
@@ -27,7 +28,6 @@ from rtcompile.extras.cluster.entries import (
     SharedStore,
     StoreError,
     first_line,
-    most_data,
 )
 from rtcompile.store.shared import Folder, cache_dir, note
 
@@ -99,7 +99,7 @@ class Level:
 
     def put(self, kind: str, key: str, data: bytes, *, waiting: bool = False) -> bool:
         """Write an entry, unless every reader would reject it; return whether the store accepted it."""
-        if len(data) > most_data(kind):
+        if len(data) > MOST_BYTES[kind]:
             return False
         store_key, sealed = self._sealed(kind, key, data)
 
