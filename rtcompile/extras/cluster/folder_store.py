@@ -28,8 +28,6 @@ from rtcompile.named import computed_once
 # Another node replaced, removed or uses the file.
 _LOST = (errno.ENOENT, errno.ESTALE, errno.EBUSY)
 _MODE_SECONDS = 0.05  # until the process that made a folder has set its mode
-_SWEPT = 64  # one of this many new leases removes old ones
-_OLD_SECONDS = 3600.0
 
 
 class FolderStore:
@@ -82,8 +80,6 @@ class FolderStore:
             return False
         except OSError as error:
             raise LeasesUnsupportedError(f"{path}: {error.strerror or error}") from None
-        if secrets.randbelow(_SWEPT) == 0:
-            _remove_old(os.path.dirname(path))
         return True
 
     @computed_once
@@ -138,12 +134,13 @@ class FolderStore:
             return
         above = os.path.dirname(folder)
         self._make_folder(above)
+        is_groups = self._is_groups  # looked up before the folder is there
         try:
             os.mkdir(folder, 0o700)
         except FileExistsError:
             time.sleep(_MODE_SECONDS)  # another node made it just now
             return
-        if self._is_groups:
+        if is_groups:
             os.chmod(folder, 0o2770)  # noqa: S103  # shared with the folder's group on purpose
 
 
@@ -156,14 +153,6 @@ def _open_folder(path: str, *, sync: bool = False) -> None:
                 os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove_old(folder: str) -> None:
-    """Remove the files in a folder of leases that were written long ago."""
-    with suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
-            if time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD_SECONDS:
-                sealed.discard(entry.path)
 
 
 def _beside(path: str) -> str:
