@@ -12,7 +12,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol
@@ -83,9 +83,9 @@ class RemoteSettings(NamedTuple):
     ttl: float = _TTL_SECONDS  # seconds after which Redis may drop an entry
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] | None = None) -> RemoteSettings:
+    def from_environ(cls) -> RemoteSettings:
         """Read the settings; raise `InvalidRequest` naming a variable that cannot be used."""
-        env = os.environ if environ is None else environ
+        env = os.environ
         addresses = [text.strip() for text in env.get("RTCOMPILE_REMOTE", "").split(",")]
         key_file = env.get("RTCOMPILE_REMOTE_KEY_FILE", "")
         ttl, unsigned = "RTCOMPILE_REMOTE_TTL", "RTCOMPILE_REMOTE_UNSIGNED"

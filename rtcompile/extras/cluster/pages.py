@@ -130,11 +130,7 @@ class Sharing:
             # Only what others can use is pushed. In any case the lease ends.
             entries = self._entries(code) if stores.writes else None
         finally:
-            end = partial(stores.end_lease, taken)
-            if entries is None:
-                stores.later(partial(end, False))
-            else:
-                stores.push(entries, end)
+            stores.push(entries, partial(stores.end_lease, taken))
         for level in stores.levels:
             level.built(code.build.compiled_in)
         return code

@@ -241,17 +241,18 @@ class Stores:
 
     def push(
         self,
-        entries: Callable[[Level], Sequence[StoreEntry]],
+        entries: Callable[[Level], Sequence[StoreEntry]] | None,
         then: Callable[[bool], None] = lambda _: None,
         levels: Sequence[Level] | None = None,
     ) -> None:
-        """Write each store's entries in order; then call `then(all_have_them)`."""
+        """Write each store's entries, if there are any, in order; then call `then(all_have_them)`."""
 
         def write() -> None:
             kept = []
             try:
                 for level in self.levels if levels is None else levels:
-                    kept.append(level.writable and self._put(level, entries(level)))
+                    made = entries(level) if entries and level.writable else None
+                    kept.append(made is not None and self._put(level, made))
             finally:
                 then(bool(kept) and all(kept))
 
