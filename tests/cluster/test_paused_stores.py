@@ -58,10 +58,6 @@ def stores_with(**acts: Callable[..., object]) -> tuple[Stores, Level, Scripted]
     return stores, stores.levels[0], scripted
 
 
-def late(seconds: float) -> Callable[..., None]:
-    return lambda *_: time.sleep(seconds)
-
-
 def fails_late(seconds: float) -> Callable[..., None]:
     def fail(*_: object) -> None:
         time.sleep(seconds)
@@ -125,12 +121,6 @@ def test_a_store_that_costs_more_than_it_saves_is_paused_with_one_warning(there)
     counts = queried.counts
     assert counts["seconds_waited"] <= 1.5 + counts["seconds_spared"] + 1.0 * counts["pauses"]
     assert 2 <= counts["pauses"] < 6
-
-
-def test_a_warning_has_one_full_stop_after_the_store_s_own_text():
-    queried = stores_with(get=raises(StoreError("it failed.")))[1]
-    with pytest.warns(RtcompileWarning, match=r"it failed\. [^.]"):
-        queried.get("object", "k")
 
 
 def join(queried: Level) -> None:
@@ -199,23 +189,25 @@ def test_a_store_that_stops_responding_costs_one_wait_and_is_used_again_later(mo
     assert queried._resumes_at == clock.now + 1, "a hit that saves time begins anew"
 
 
-def test_every_pause_is_a_line_in_the_log(capsys, monkeypatch):
+def raises(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_every_pause_is_a_line_in_the_log_and_the_first_a_warning_with_one_full_stop(
+    capsys, monkeypatch
+):
     monkeypatch.setenv("RTCOMPILE_LOG", "info")
-    _, queried, _ = stores_with(get=fails_late(0.0))
-    with pytest.warns(RtcompileWarning) as warned:
+    queried = stores_with(get=raises(StoreError("it failed.")))[1]
+    with pytest.warns(RtcompileWarning, match=r"it failed\. [^.]") as warned:
         queried.get("object", "k")
     queried._clock.now += 1.0
     queried.get("object", "k")
     join(queried)
     lines = [line for line in capsys.readouterr().err.splitlines() if "is paused" in line]
     assert (["1 s" in lines[0], "2 s" in lines[1]], len(warned)) == ([True, True], 1)
-
-
-def raises(error: Exception) -> Callable[..., None]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
 
 
 @pytest.mark.parametrize(
@@ -268,7 +260,7 @@ def test_the_end_of_the_process_waits_no_longer_than_builds_would(monkeypatch, s
 
 
 def test_background_requests_may_be_slow():
-    stores, queried, scripted = stores_with(put=late(0.15))
+    stores, queried, scripted = stores_with(put=lambda *_: time.sleep(0.15))
     stores.push(lambda *_: [("object", str(n), b"code") for n in range(4)])
     assert stores.flush(LONG)
     assert (scripted.calls, queried.counts["written"]) == (["put"] * 4, 4)

@@ -86,12 +86,6 @@ def test_no_message_shows_a_password(address):
 # --- settings --------------------------------------------------------------------------------------
 
 
-# `test_cluster_builds.py` has the settings that cost a warning.
-def test_a_relative_folder_is_an_error_that_shows_an_absolute_one():
-    with pytest.raises(InvalidRequest, match="file:///absolute"):
-        Stores(RemoteSettings(("file://x/y",)))
-
-
 def test_a_missing_client_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
     monkeypatch.delitem(sys.modules, "rtcompile.extras.cluster.redis_store", raising=False)
