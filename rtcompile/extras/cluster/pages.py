@@ -56,13 +56,6 @@ class Page(NamedTuple):
         return cls(*fields) if fields and len(fields) == len(cls._fields) else None
 
 
-def page_key(inputs: KeyInputs) -> str:
-    """Return the key of a build's page."""
-    # A node without NVCC uses what NVCC built elsewhere.
-    nvrtc = "" if inputs.backend == "nvcc" else inputs.compilers.get("nvrtc", "")
-    return keys.digest([keys.field("page", inputs.portable_key), keys.field("nvrtc", nvrtc)])
-
-
 def _merged(key: str, newer: bytes, older: bytes) -> bytes:
     """Return the records of both, the newer first; b"" if the older has the newer's files, whatever their contents."""
     new, old = (decode_records(key, data) or () for data in (newer, older))
@@ -92,7 +85,10 @@ class Sharing:
 
     def __init__(self, stores: Stores, inputs: KeyInputs, store: Store) -> None:
         self._stores, self._inputs, self._store = stores, inputs, store
-        self._key = page_key(inputs)
+        # A node without NVCC uses what NVCC built elsewhere.
+        nvrtc = "" if inputs.backend == "nvcc" else inputs.compilers.get("nvrtc", "")
+        fields = keys.field("page", inputs.portable_key), keys.field("nvrtc", nvrtc)
+        self._key = keys.digest(fields)  # of the page
         self._lease_key = self._key  # or the object key for the local contents, if known
         self._pages: dict[Level, Page | None] = {}  # of each store, to which a new build is added
         self._begin = time.monotonic()
@@ -164,20 +160,18 @@ class Sharing:
         if build is None:
             return None
 
-        own, name, key = _pack(self._inputs, build, code), build.object_key, self._key
-
         def entries(level: Level) -> list[StoreEntry]:
+            own, name, key = _pack(self._inputs, build, code), build.object_key, self._key
             # It was looked for, and is not read again, since the writer holds this build's lease.
-            page = self._pages[level]
-            if page is None and len(own.object) <= SMALL:
+            page = self._pages[level] or Page(b"")
+            if not page.records and len(own.object) <= SMALL:
                 return [("manifest", key, own.packed(key))]
-            separate = ("object", name, own.packed(name))  # written before the page that names it
-            if page is None:
-                new = Page(own.records)
-            else:
-                merged = _merged(self._inputs.portable_key, own.records, page.records)
-                new = page._replace(records=merged)
-            return [separate, *([("manifest", key, new.packed(key))] if new.records else [])]
+            new = page._replace(
+                records=_merged(self._inputs.portable_key, own.records, page.records)
+            )
+            # The object is written before the page that names it.
+            listed = [("manifest", key, new.packed(key))] if new.records else []
+            return [("object", name, own.packed(name)), *listed]
 
         return entries
 
