@@ -99,25 +99,6 @@ def test_each_field_of_a_request_the_device_and_the_folders_of_packages_are_in_t
     assert look(request) is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"truncated"])
-def test_a_damaged_entry_is_not_used(cache, damage):
-    request = build(CODE % 1)
-    for file in (cache / "index").iterdir():
-        data = file.read_bytes()
-        file.write_bytes(data[: len(data) // 2] if damage == b"truncated" else damage)
-
-    assert found(request) is None
-
-
-def test_an_entry_under_another_name_is_not_used(cache):
-    requests = [build(CODE % 1), build(CODE % 2)]
-    one, two = (cache / "index").iterdir()
-    first, second = one.read_bytes(), two.read_bytes()
-    one.write_bytes(second)
-    two.write_bytes(first)
-    assert [found(request) for request in requests] == [None, None]
-
-
 def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     request = CompileRequest(CODE % 1, options=("-DN=1",))
     record = recorded(tmp_path / "kernels.json", lambda: build(CODE % 1, "-DN=1"))
