@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,3 +235,76 @@ def test_a_file_that_is_not_there_is_not_cached(tmp_path):
 def test_a_source_passed_as_a_path_is_rejected_with_advice(name):
     with pytest.raises(rtcompile.InvalidRequest, match=rf"RawModule\.from_file\('{name}'\)"):
         rtcompile.RawModule(path=name)
+
+
+# --- a build without the kernel that was asked for does not succeed silently ------------------------------
+
+SCALE = "__global__ void scale(float* x) { *x *= 2; }"
+SCALES = "template <class T> __global__ void scale(T* x) { *x *= 2; }"
+
+
+@pytest.mark.needs_compiler
+@from_table
+def test_a_missing_kernel_raises_without_a_device(source, name, says):
+    kernel = rtcompile.RawKernel(source, name, arch="sm_80", options=("-G",))
+    for use in (lambda: kernel.object_code, lambda: kernel.build, lambda: kernel.save("k.cubin")):
+        with pytest.raises(rtcompile.DriverError, match=f"has no kernel '{name}'") as failed:
+            use()
+        assert says in str(failed.value)
+
+
+@pytest.mark.needs_compiler
+def test_a_batch_reports_the_missing_kernel():
+    good = rtcompile.RawKernel(f'extern "C" {SCALE}', "scale", arch="sm_80")
+    bad = rtcompile.RawKernel(f'extern "C" {SCALE}', "other", arch="sm_80")
+    for _ in range(2):  # compiled, and found
+        code, error = rtcompile.compile_many([good, bad], progress=False, errors="return")
+        assert code.kind == "cubin"
+        assert isinstance(error, rtcompile.DriverError)
+        futures = rtcompile.submit_many([good, bad])
+        assert futures[0].result().kind == "cubin"
+        for _ in range(2):
+            assert isinstance(futures[1].exception(), rtcompile.DriverError)
+            with pytest.raises(rtcompile.DriverError, match="has no kernel 'other'"):
+                futures[1].result()
+    with pytest.raises(rtcompile.BatchError, match="has no kernel 'other'"):
+        rtcompile.compile_many([good, bad], progress=False)
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.some
+@pytest.mark.parametrize("options", [(), ("-rdc=true",), ("-G",), ("-lineinfo",)])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
+def test_a_kernel_is_found_whatever_the_options(options, arch):
+    source = f'extern "C" {SCALE}'
+    assert rtcompile.RawKernel(source, "scale", arch=arch, options=options).object_code is not None
+
+
+def uses(source: str, **arguments: Any) -> list[Any]:
+    request = rtcompile.CompileRequest(source, arch="sm_80", **arguments)
+    return [
+        lambda: rtcompile.compile(source, arch="sm_80", **arguments),
+        lambda: rtcompile.compile_many([request], progress=False),
+        lambda: rtcompile.submit_many([request])[0].result(),
+        *([] if arguments else [lambda: rtcompile.RawModule(code=source, arch="sm_80").build]),
+    ]
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.parametrize("target", ["cubin", "ptx"])
+def test_a_source_whose_kernels_are_missing_warns(target):
+    arguments = {} if target == "cubin" else {"target": target}
+    for use in uses(SCALES, **arguments) * 2:  # compiled, and found
+        with pytest.warns(
+            rtcompile.RtcompileWarning, match="no kernel: 'scale' is a template, and nothing"
+        ):
+            use()
+
+
+@pytest.mark.needs_compiler
+@from_table
+def test_code_that_is_complete_does_not_warn(source, arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for use in uses(source, **arguments):
+            use()
