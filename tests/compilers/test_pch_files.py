@@ -138,16 +138,6 @@ def test_no_header_is_kept_or_begun_without_room_for_it(builder, monkeypatch):
         builder.compiled(PREFIX + KERNEL)
 
 
-def test_leftovers_of_killed_builds_are_removed(tmp_path):
-    folder = Folder(str(tmp_path))
-    folder.prepare()
-    for name in (".a.pch-17", ".d.record-17-0.tmp", ".try-17-1"):
-        (tmp_path / "pch" / name).touch()
-        os.utime(tmp_path / "pch" / name, (0, 0))
-    inventory.sweep(folder)
-    assert list((tmp_path / "pch").iterdir()) == []
-
-
 def test_a_header_that_vanishes_before_its_use_is_created_again(builder, monkeypatch):
     builder.ready()
     found: list[Any] = []

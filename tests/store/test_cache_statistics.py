@@ -135,12 +135,14 @@ def test_an_evicted_object_that_is_open_can_be_read(cache):
 def test_prune_removes_files_of_killed_processes(cache):
     kept = open_store(cache)
     build(kept, "a")
-    old, new = cache / "objects" / ".old.tmp", cache / "objects" / ".new.tmp"
-    for path in (old, new):
-        path.write_bytes(b"")
-    os.utime(old, (1, 1))
+    new = cache / "objects" / ".new.tmp"
+    new.touch()
+    names = ("objects/.old.tmp", "pch/.a.pch-17", "pch/.d.record-17-0.tmp", "pch/.try-17-1")
+    for name in names:
+        (cache / name).touch()
+        os.utime(cache / name, (1, 1))
     kept.prune()
-    assert not old.exists()
+    assert not any((cache / name).exists() for name in names)
     assert new.exists(), "its writer may be at work"
     assert kept.find(make_key_inputs(source="a"))
 
