@@ -62,7 +62,8 @@ def held_in(tmp_path, key_file, *keys: str) -> tuple[Stores, str]:
     address = f"file://{tmp_path}/s"
     theirs = remote(address, key_file)
     for key in keys:
-        assert theirs.levels[0].create("lease", key, Lease(theirs.levels[0], key, "k.cu").data())
+        data = Lease(theirs.levels[0], key, "k.cu").data()
+        assert theirs.levels[0].put("lease", key, data, new=True)
     return remote(address, key_file), address
 
 

@@ -51,10 +51,6 @@ _KEYS = (
 _Request = Callable[[], Any]
 
 
-class _Here(threading.local):
-    waits_for_node = False  # for another node's build, so slow replies do not count
-
-
 class Level:
     """One store, and this process's counts of it. A method returns None if the store does not respond, or is paused."""
 
@@ -67,7 +63,8 @@ class Level:
         self.store = store
         self.keys = keys  # the first signs, and all of them verify
         self.counts: dict[str, Any] = Counter[str]()  # those of seconds have fractions
-        self.here = _Here()
+        # Its `waits_for_node` says that this thread waits for another node's build, so slow replies do not count.
+        self.here = threading.local()
         self.is_silent = False  # whether it is paused because it did not respond
         self.credit = _FIRST_CREDIT  # seconds for which builds may still wait for it
         self._clock = clock
@@ -97,31 +94,29 @@ class Level:
                 self._fail(f"returned an entry that is not used: {kind} {key[:16]}: {error}", _KEYS)
         return None
 
-    def put(self, kind: str, key: str, data: bytes, *, waiting: bool = False) -> bool:
-        """Write an entry, unless every reader would reject it; return whether the store accepted it."""
+    def put(
+        self, kind: str, key: str, data: bytes, *, new: bool = False, waiting: bool = False
+    ) -> bool | None:
+        """Write an entry, if `new` only where there is none, and return whether it was written.
+
+        What every reader would reject is not written; None if the store does not respond.
+        """
         if len(data) > MOST_BYTES[kind]:
             return False
-        store_key, sealed = self._sealed(kind, key, data)
+        signer = self.keys[0]
+        sealed, store_key = signer.seal(kind, key, data), signer.store_key(kind, key)
 
         def write() -> bool:
+            if new:
+                return self.store.create(store_key, sealed)
             self.store.put(store_key, sealed)
             return True
 
-        if not self.send(write, waiting=waiting, writes=True):
-            return False
-        self.count("written")
-        self.count("bytes_written", len(sealed))
-        return True
-
-    def create(self, kind: str, key: str, data: bytes) -> bool | None:
-        """Write an entry if there is none, and return whether it was written."""
-        request = partial(self.store.create, *self._sealed(kind, key, data))
-        created: bool | None = self.send(request, writes=True)
-        return created
-
-    def _sealed(self, kind: str, key: str, data: bytes) -> tuple[str, bytes]:
-        signer = self.keys[0]
-        return signer.store_key(kind, key), signer.seal(kind, key, data)
+        written: bool | None = self.send(write, waiting=waiting, writes=True)
+        if written:
+            self.count("written")
+            self.count("bytes_written", len(sealed))
+        return written
 
     # --- requests ------------------------------------------------------------------------
 
@@ -210,7 +205,7 @@ class Level:
             took = now - begin
             if waiting:
                 self._sent.remove(begin)
-                if problem or not self.here.waits_for_node:
+                if problem or not getattr(self.here, "waits_for_node", False):
                     # Simultaneous waits of several threads count once.
                     cost = min(took, now - self._counted_until)
                     self._counted_until = now

@@ -27,26 +27,6 @@ from rtcompile.named import computed_once
 _GREETINGS = ["driver_info"] if find_spec("redis.driver_info") else ["lib_name", "lib_version"]
 
 
-def _client(address: str) -> Any:
-    """Return the client of a server or of a cluster."""
-    options: dict[str, Any] = {
-        "socket_connect_timeout": CONNECT_SECONDS,
-        "socket_timeout": REPLY_SECONDS,
-        "retry": Retry(NoBackoff(), 0),
-        # Without HELLO, which old servers do not know, connecting needs no round trips.
-        "protocol": 2,
-        **dict.fromkeys(_GREETINGS),
-    }
-    scheme, _, rest = address.partition("://")
-    # Valkey speaks the same protocol.
-    plain = f"{scheme.removesuffix('+cluster').replace('valkey', 'redis')}://{rest}"
-    if scheme.endswith("+cluster"):
-        from redis.cluster import RedisCluster
-
-        return RedisCluster.from_url(plain, **options)
-    return redis.Redis.from_url(plain, **options, retry_on_error=[])
-
-
 class RedisStore:
     """The client; each method is one round trip."""
 
@@ -61,7 +41,22 @@ class RedisStore:
 
     @computed_once
     def _redis(self) -> Any:
-        return _client(self._address)
+        options: dict[str, Any] = {
+            "socket_connect_timeout": CONNECT_SECONDS,
+            "socket_timeout": REPLY_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+            # Without HELLO, which old servers do not know, connecting needs no round trips.
+            "protocol": 2,
+            **dict.fromkeys(_GREETINGS),
+        }
+        scheme, _, rest = self._address.partition("://")
+        # Valkey speaks the same protocol.
+        plain = f"{scheme.removesuffix('+cluster').replace('valkey', 'redis')}://{rest}"
+        if scheme.endswith("+cluster"):
+            from redis.cluster import RedisCluster
+
+            return RedisCluster.from_url(plain, **options)
+        return redis.Redis.from_url(plain, **options, retry_on_error=[])
 
     def get(self, key: str) -> bytes | None:
         """Read as many bytes as an entry may have; one that is used expires as late as a new one."""

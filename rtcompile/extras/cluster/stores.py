@@ -205,7 +205,7 @@ class Stores:
             fields = lease.look() if lease.theirs else {}
             if not fields:
                 lease.theirs = {}
-                created = lease.level.create("lease", lease.key, lease.data())
+                created = lease.level.put("lease", lease.key, lease.data(), new=True, waiting=True)
                 if created is not False:  # None: the store does not respond
                     return bool(created)
                 fields = lease.look()

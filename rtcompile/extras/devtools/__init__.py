@@ -83,11 +83,11 @@ class Profile:
     def text(self, most: int = _SHOWN, width: int = 0) -> str:
         """Return the tables, with at most `most` rows each and names cut to `width` columns."""
         lines = [f"{self.program} for {self.arch}: {self.milliseconds:.0f} ms, {self.compiler}", ""]
-        rows = [(name, _ms(cost), self._share(cost)) for name, cost in self.phases]
+        rows = [(name, f"{cost:.1f}", self._share(cost)) for name, cost in self.phases]
         lines += [table(("phase", "ms", "share"), rows)]
         if self.templates:
             templates = [
-                (_ms(t.own), self._share(t.own), t.instances, _end(t.name, width - 28))
+                (f"{t.own:.1f}", self._share(t.own), t.instances, _end(t.name, width - 28))
                 for t in self.templates[:most]
             ]
             lines += ["", table(("own ms", "share", "instances", "template"), templates)]
@@ -108,10 +108,6 @@ class Profile:
 def _end(name: str, width: int) -> str:
     """Cut a long name, keeping its end, which is the informative part of paths and templates."""
     return name if not 0 < width < len(name) else f"…{name[1 - width :]}"
-
-
-def _ms(cost: float) -> str:
-    return f"{cost:.1f}"
 
 
 def _templates(
