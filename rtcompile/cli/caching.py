@@ -1,4 +1,4 @@
-"""``rtcompile cache``: the cache's contents, what shared stores cost and saved, and why a build is missing."""
+"""``rtcompile cache``: the cache's contents, and why a build is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rtcompile import cache
 from rtcompile.cli import output
 from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
-from rtcompile.extras.resources import Report
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.store import Store
@@ -47,18 +46,6 @@ def _verify(_: Namespace, store: Store) -> _Result:
     count = sum(1 for _ in store.entries())
     text = "\n".join([*(f"removed {path}" for path in damaged), f"{count} entries verify"])
     return {"ok": not damaged, "removed": damaged, "entries": count}, text
-
-
-def find_entry(what: str) -> inventory.Entry:
-    """Return the only cache entry of a key, of its beginning, or of a program's name."""
-    store = Store.open(Settings.from_environ())
-    found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise InvalidRequest(f"{what}: neither a file nor an entry of the cache")
-    keys = ", ".join(f"{e.key[:_SHOWN_KEY]} ({e.name}, {e.obj.arch})" for e in found[:10])
-    raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
 _COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
@@ -100,19 +87,16 @@ def _list(_: Namespace, store: Store) -> _Result:
     return {"entries": [*map(_fields, found)]}, text
 
 
-def _show(given: Namespace, _: Store) -> _Result:
-    entry = find_entry(given.key)
-    kernels = Report.of(entry.obj) if entry.obj.kind == "cubin" else None
-    fields = {**_fields(entry), "log": entry.obj.build.log}
-    fields["report"] = kernels and kernels.as_dict()
-    lines = [entry.key, f"built by {entry.obj.build.backend} ({entry.obj.build.compiler})"]
-    lines += [f"  {label}: {value}" for label, value in entry.key_inputs.items() if value]
-    lines += [f"  {expression} is {name}" for expression, name in entry.obj.lowered_names.items()]
-    if kernels is not None:
-        lines += ["", str(kernels)]
-    if entry.obj.build.log.strip():
-        lines += ["", entry.obj.build.log.strip()]
-    return fields, "\n".join(lines)
+def find_entry(what: str) -> inventory.Entry:
+    """Return the only cache entry of a key, of its beginning, or of a program's name."""
+    store = Store.open(Settings.from_environ())
+    found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InvalidRequest(f"{what}: neither a file nor an entry of the cache")
+    keys = ", ".join(f"{e.key[:_SHOWN_KEY]} ({e.name}, {e.obj.arch})" for e in found[:10])
+    raise InvalidRequest(f"{what}: {len(found)} entries of the cache: {keys}; give a key")
 
 
 def _fields(entry: inventory.Entry) -> dict[str, Any]:
@@ -127,6 +111,7 @@ def _fields(entry: inventory.Entry) -> dict[str, Any]:
         "compiler": entry.obj.build.compiler,
         "lowered_names": dict(entry.obj.lowered_names),
         "key_inputs": dict(entry.key_inputs),
+        "log": entry.obj.build.log,
     }
 
 
@@ -178,7 +163,6 @@ def _rendered(file: str, result: dict[str, Any]) -> str:
 _ACTIONS = {
     "info": _info,
     "list": _list,
-    "show": _show,
     "why-miss": _why_miss,
     "prune": _prune,
     "clear": _clear,

@@ -152,9 +152,7 @@ def test_the_cache_is_listed_shown_verified_and_cleared(source, run_json):
     assert info["size"] > 0
     (entry,) = run_json("cache", "list")[1]["entries"]
     assert (entry["name"], entry["arch"]) == ("k.cu", "sm_80")
-    shown = run_json("cache", "show", "k.cu")[1]
-    assert shown["key_inputs"]["name expressions"] == "f<int>"
-    assert shown["report"]["kernels"][0]["registers"] > 0
+    assert entry["key_inputs"]["name expressions"] == "f<int>"
     assert run_json("cache", "verify") == (0, {"ok": True, "removed": [], "entries": 1})
     assert run_json("cache", "prune", "--size", "1K")[1]["freed"] > 0
     run_json("compile", "k.cu", "--arch", "sm_80")
