@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rtcompile import toolkit
@@ -20,7 +19,7 @@ from rtcompile.checkup.checks import Check
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, InvalidRequest, RtcompileError, public, shown
 from rtcompile.files.sealed import read_text
-from rtcompile.lookup.driver import Driver
+from rtcompile.lookup.find import compute_capability
 from rtcompile.messages import catalogue, diagnostics
 from rtcompile.messages.available import device_functions, missing_header
 from rtcompile.messages.facts import BuildContext
@@ -88,7 +87,7 @@ def doctor(*, probes: bool = True) -> tuple[Check, ...]:
     Parameters
     ----------
     probes : bool
-        Also compile a few kernels, and launch one where there is a device.
+        Also compile a few kernels, and launch one by CuPy where there is a device.
 
     Returns
     -------
@@ -122,7 +121,7 @@ def examine(*, probes: bool = True) -> Iterator[Check]:
         "shared stores": partial(checks.shared_stores, settings),
     }
     if probes:
-        parts["workers"] = partial(workers, settings, toolchain)
+        parts["precompiled headers"] = partial(precompiled, settings, toolchain)
         parts["probes"] = partial(builds, settings, toolchain)
     for name, check in parts.items():
         try:
@@ -190,34 +189,24 @@ _PROBES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def workers(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
-    """Start a worker, compile an empty source, and check whether headers can be precompiled."""
-    library = toolchain.nvrtc
+def precompiled(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
+    """Check whether headers can be precompiled, and whether that helps."""
+    library, name = toolchain.nvrtc, "precompiled headers"
     if library is None:
         return
-    begin = time.monotonic()
-    unit = TranslationUnit("", "doctor.cu", (), (), "ptx", Arch(8, 0))
-    try:
-        reply = nvrtc.observe(unit, library, Limits(settings.timeout or _SECONDS))
-    except RtcompileError as error:
-        yield _failed("worker", error)
-        return
-    if isinstance(reply, CompileFailure):
-        yield Check("worker", "error", f"{library.path} was tried. {reply.log}")
-        return
-    milliseconds = (time.monotonic() - begin) * 1e3
-    yield Check("worker", "ok", f"NVRTC {library.version} responds after {milliseconds:.0f} ms")
     if library.version_pair < nvrtc.FIRST_WITH_PCH:
         step = "NVRTC 12.8 and newer parse header-heavy sources three to ten times faster."
-        yield Check("precompiled headers", "note", f"NVRTC {library.version} has none", step)
+        yield Check(name, "note", f"NVRTC {library.version} has none", step)
     elif not settings.pch:
-        yield Check("precompiled headers", "note", "off", "RTCOMPILE_PCH=0 is set.")
+        yield Check(name, "note", "off", "RTCOMPILE_PCH=0 is set.")
     else:
-        yield _precompiles(library, toolchain)
+        try:
+            yield _precompiles(name, library, toolchain)
+        except RtcompileError as error:
+            yield _failed(name, error)
 
 
-def _precompiles(library: Library, toolchain: Toolchain) -> Check:
-    name = "precompiled headers"
+def _precompiles(name: str, library: Library, toolchain: Toolchain) -> Check:
     flags = ("-arch=compute_80", *(f"-I{directory.path}" for directory in toolchain.search))
     source = "#include <cuda/std/array>\n"
     unit = TranslationUnit(source, "doctor.cu", flags, (), "ptx", Arch(8, 0))
@@ -243,17 +232,18 @@ def builds(settings: Settings, toolchain: Toolchain) -> Iterator[Check]:
     """Compile each kind of source without the cache; launch one kernel if there is a device."""
     seconds = settings.timeout or _SECONDS
     settings = settings._replace(cache_on_disk=False, jit=True, pch=False, timeout=seconds)
-    driver, arch = _driver(), Arch(8, 0)
-    if driver is not None and toolchain.nvrtc is not None:
-        with suppress(RtcompileError):
-            arch = archs.choose(driver.capability(0), toolchain.nvrtc.version_pair).arch
+    arch, has_device = Arch(8, 0), False
+    with suppress(RtcompileError):
+        capability = compute_capability()
+        has_device = True
+        arch = archs.choose(capability, toolchain.require_nvrtc().version_pair).arch
     # No more threads than workers: the reported time includes waiting for a worker.
     with ThreadPoolExecutor(pool.slots()) as threads:
         waiting = [threads.submit(_run, name, settings, toolchain, arch) for name in _PROBES]
         for result in waiting:
             yield result.result()
-    if driver is not None:
-        yield _launch(driver, settings, arch)
+    if has_device:
+        yield _launch(seconds)
 
 
 def _run(name: str, settings: Settings, toolchain: Toolchain, arch: Arch) -> Check:
@@ -279,39 +269,22 @@ def _failed(name: str, error: RtcompileError) -> Check:
     return Check(name, "error", fact, step.strip())
 
 
-def _driver() -> Driver | None:
-    """Return the driver with a context on the first device; None if that fails."""
-    context = ctypes.c_void_p()
-    try:
-        driver = Driver()
-        driver("cuInit", 0)
-        driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        driver("cuCtxSetCurrent", context)
-    except OSError:
-        return None
-    return driver
+# Launches a kernel that writes a number, like a program of a user.
+_LAUNCHING = """
+import cupy, rtcompile
+kernel = rtcompile.RawKernel('extern "C" __global__ void k(int* x) { *x = 42; }', "k")
+x = cupy.zeros(1, "i")
+kernel((1,), (1,), (x,))
+print(f"compiled for {kernel.object_code.arch}, wrote {x[0]}")
+"""
 
 
-def _launch(driver: Driver, settings: Settings, arch: Arch) -> Check:
-    """Compile a kernel, and run it in one thread; it writes a number."""
+def _launch(seconds: float) -> Check:
     name = "launch a kernel"
-    source = 'extern "C" __global__ void k(int* x) { *x = 42; }'
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    address, result = ctypes.c_uint64(), ctypes.c_int()
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(address))
-    try:
-        code = pipeline.build(CompileRequest(source=source, arch=arch), settings)
-        driver("cuModuleLoadData", ctypes.byref(module), code.code)
-        driver("cuModuleGetFunction", ctypes.byref(function), module, b"k")
-        driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4))
-        driver("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
-        driver("cuMemcpyDtoH_v2", ctypes.byref(result), address, ctypes.c_size_t(4))
-        driver("cuMemFree_v2", address)
-    except RtcompileError as error:
-        return _failed(name, error)
-    except OSError as error:
-        step = "The driver rejected a kernel that compiled."
-        return Check(name, "error", f"{error.strerror}", step)
-    if result.value != 42:
-        return Check(name, "error", f"the kernel wrote {result.value}, not 42")
-    return Check(name, "ok", f"compiled for {code.arch}, wrote 42")
+    if find_spec("cupy") is None:
+        return Check(name, "note", "not tried without cupy")
+    uncached = {"RTCOMPILE_JIT": "1", "CUPY_CACHE_IN_MEMORY": "1"}
+    printed, problem = checks.by_python(_LAUNCHING, seconds, uncached)
+    if problem or not printed.endswith("wrote 42"):
+        return Check(name, "error", problem or printed)
+    return Check(name, "ok", printed)
