@@ -8,14 +8,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn
 
 from rtcompile import __version__, errors
 from rtcompile.cli import output
 from rtcompile.errors import InvalidRequest
-from rtcompile.request.values import absolute
 
 FAILED, WRONG, MISSING, CRASHED, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -53,11 +51,7 @@ def _run(argv: list[str]) -> int:
         return WRONG
     try:
         module, _, function = given.function.partition(".")
-        work = getattr(import_module(f"rtcompile.cli.{module}"), function)
-        is_quiet = given.quiet and not given.json and getattr(given, "output", None) != "-"
-        nothing = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # closed below
-        with nothing, redirect_stdout(nothing if is_quiet else sys.stdout):
-            code: int = work(given)
+        code: int = getattr(import_module(f"rtcompile.cli.{module}"), function)(given)
         problem = output.flush()
         if problem is not None:
             given.json = False  # stdout cannot be written
@@ -103,7 +97,6 @@ _MORE: dict[str, dict[str, Any]] = {
     "--dynamic-shared": {"type": int, "default": 0},
     "--block": {"type": int},
     "--top": {"type": int, "default": 15},
-    "-j": {"type": int},
     "--root": {"default": "."},
 }
 
@@ -120,7 +113,6 @@ def _tables() -> dict[str, dict[str, str]]:
 
 
 _TABLES = _tables()
-CACHE_ACTIONS = _TABLES["cache: actions"]
 BUNDLE_ACTIONS = ("list", "verify")
 
 
@@ -132,8 +124,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     whole = parser()
     if argv[:1] != ["run"] and any(word[:2] == "--" and word[-3:] == "=--" for word in argv):
         whole.error("'--' is no value of an option")  # argparse makes a list of it
-    if argv[:1] == ["help"]:  # `rtcompile help VERB`
-        argv = [*argv[1:2], "--help"]
     if argv in ([], ["cache"]):
         argv = [*argv, "--help"]
     given, unknown = whole.parse_known_args(argv)
@@ -142,8 +132,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if unknown or sub is whole:
         sub.error(_unknown(unknown[0], sub) if unknown else "no verb is given")
     given.compiler_options = compiler_options
-    if given.cache_dir:
-        os.environ["RTCOMPILE_CACHE_DIR"] = absolute(given.cache_dir)
+    if getattr(given, "jobs", None):
+        os.environ["RTCOMPILE_JOBS"] = given.jobs
     return given
 
 
@@ -152,11 +142,6 @@ def parser() -> Parser:
     description = "Compile CUDA C++, and inspect the result. Needs neither a GPU nor CuPy."
     whole = Parser(prog="rtcompile", description=description, epilog=_EXIT_CODES)
     whole.add_argument("-V", "--version", action="version", version=f"rtcompile {__version__}")
-    unset = {"default": argparse.SUPPRESS}
-    whole.set_defaults(json=False, quiet=False, color="auto", cache_dir=None)
-    # These options may also precede the verb. They have no defaults, since the default of one parser would replace
-    # the value that another has read.
-    _add("everywhere", whole, help=argparse.SUPPRESS, **unset)
     verbs = whole.add_subparsers(title="verbs", metavar="VERB")
     for name, verb in _TABLES.items():
         if "function" not in verb:
@@ -171,27 +156,27 @@ def parser() -> Parser:
         _add(name, sub)
         if name == "cache":
             actions = sub.add_subparsers(title="actions", metavar="ACTION", required=True)
-            for action, what in CACHE_ACTIONS.items():
+            for action, what in _TABLES["cache: actions"].items():
                 of_action = actions.add_parser(action, help=what, description=f"{what}.")
                 of_action.set_defaults(action=action)
                 _add(f"cache {action}", of_action)
                 if action == "why-miss":
                     _add("builds", of_action.add_argument_group("the build"))
-                _add("everywhere", of_action.add_argument_group("everywhere"), **unset)
+                _add("everywhere", of_action)
         if "builds" in verb:
             _add("builds", sub.add_argument_group("the build"))
-        _add("everywhere", sub.add_argument_group("everywhere"), **unset)
+        _add("everywhere", sub)
         sub.set_defaults(verb=name, function=verb["function"])
     return whole
 
 
-def _add(section: str, to: argparse._ActionsContainer, **common: Any) -> None:
+def _add(section: str, to: argparse._ActionsContainer) -> None:
     """Add the arguments of a section of ``verbs.ini``."""
     for spelling, text in _TABLES.get(f"{section}: arguments", {}).items():
         *names, last = spelling.split()
         more = {"help": text, **_MORE.get(names[0] if names else last, {})}
         if last.startswith("-"):
-            to.add_argument(*names, last, action="store_true", **{**more, **common})
+            to.add_argument(*names, last, action="store_true", **more)
             continue
         if last == "…":
             last = names.pop()
@@ -201,7 +186,7 @@ def _add(section: str, to: argparse._ActionsContainer, **common: Any) -> None:
         elif last.endswith("[,…]"):  # --arch a --arch b is the same as --arch a,b
             more.update(action="extend", type=lambda text: text.split(","))
         value = {"choices": last[1:-1].split(",")} if last[0] == "{" else {"metavar": last}
-        to.add_argument(*names, **{**value, **more, **common})
+        to.add_argument(*names, **{**value, **more})
 
 
 class _Help(argparse.HelpFormatter):
@@ -228,9 +213,6 @@ class Parser(argparse.ArgumentParser):
         what, meant = f"is not one of {', '.join(known)}", _nearest(str(value), known)
         if action.metavar == "VERB":
             what, meant = "is not a verb", meant or f"; it is one of {', '.join(known)}"
-            if value in ("clean", *CACHE_ACTIONS):
-                action_meant = "clear" if value == "clean" else value
-                meant = f"; did you mean `{self.prog} cache {action_meant}`?"
             if value.endswith((".cu", ".cuh")):
                 what = "is a file, not a verb"
                 meant = f"; did you mean `{self.prog} compile {value}`?"
@@ -250,9 +232,9 @@ def _unknown(word: str, sub: Parser) -> str:
         return f"{word!r} is one argument too many"
     spellings = list(sub._option_string_actions)
     name = word.partition("=")[0]
+    if name in spellings:
+        return f"{name} is an option of the verb: write it after `{sub.prog}`"
     message = f"there is no option {name}"
-    if sub.prog.endswith(" bundle") and name.lstrip("-") in BUNDLE_ACTIONS:
-        return f"{message}; did you mean `{sub.prog} {name.lstrip('-')} FILE`?"
     if "--backend" not in spellings:
         return message + _nearest(name, spellings)
     if f"-{name}" in spellings:  # nvcc's -arch and -std

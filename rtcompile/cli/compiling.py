@@ -14,7 +14,7 @@ from rtcompile import toolkit
 from rtcompile.build import pipeline
 from rtcompile.build.many import submit
 from rtcompile.cli import exit_code, output
-from rtcompile.cli.output import overrides, requests, set_jobs
+from rtcompile.cli.output import overrides, requests
 from rtcompile.cubin import kind_of, symbols
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import sealed
@@ -46,7 +46,6 @@ class _FileBuild(NamedTuple):
 
 def run(given: Namespace) -> int:
     """Compile each source for each architecture, in parallel."""
-    set_jobs(given)
     builds = _builds(given)
     futures = submit([build.request for build in builds], overrides(given))
     of_future: dict[Future[ObjectCode], _FileBuild] = dict(zip(futures, builds, strict=True))
@@ -67,7 +66,7 @@ def run(given: Namespace) -> int:
             built = future.result()
             results.append(_fields(build, built))
             _write(build.path, built.code)
-            if not (given.json or given.quiet):
+            if not given.json:
                 stream = sys.stderr if given.output == "-" else sys.stdout
                 line = _line(f"[{count}/{len(builds)}]", build, built)
                 print(line, file=stream, flush=True)

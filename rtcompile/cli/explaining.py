@@ -35,7 +35,7 @@ def run(given: Namespace) -> int:
         output.print_json({"ok": explained, "diagnostics": [asdict(d) for d in found]})
     else:
         width = output.terminal_width(sys.stdout, 100)
-        print(painted(render(found, width=width), output.uses_color(given, sys.stdout)))
+        print(painted(render(found, width=width), output.uses_color(sys.stdout)))
         if not explained:
             print("  Nothing is known about it; `rtcompile doctor` checks the installation.")
     return 0 if explained else 1
@@ -55,15 +55,13 @@ def _text(what: str | None) -> str:
 # --- ``rtcompile doctor`` -------------------------------------------------------------------------
 
 _CHECK_MARKS = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
-_NAME_WIDTH = 28
 _WIDTH = 100  # where there is no terminal
-_NARROW = 90  # in fewer columns the detail does not fit beside the name
 _SUMMARY = {0: "All is well.", 1: "Something is worth a look.", 2: "Something does not work."}
 
 
 def doctor(given: Namespace) -> int:
     """Print each check when it is done; return the verdict as exit code."""
-    color = output.uses_color(given, sys.stdout)
+    color = output.uses_color(sys.stdout)
     width = output.terminal_width(sys.stdout, _WIDTH)
     done: list[Check] = []
     for check in examine(probes=not given.no_probes):
@@ -79,12 +77,8 @@ def doctor(given: Namespace) -> int:
 
 
 def _check_lines(check: Check, color: bool, width: int) -> str:
-    """Return a check's lines, with the detail beside the name, or below it in a narrow terminal."""
+    """Return a check's lines: the mark, the name and the detail, and below them what to do."""
     mark = painted([(check.status, _CHECK_MARKS[check.status])], color)
-    beside = width >= _NARROW
-    indent = " " * (_NAME_WIDTH + 3 if beside else 4)
-    name = f"{mark} {check.name:{_NAME_WIDTH}} " if beside else f"{mark} {check.name}\n{indent}"
-    text = name + filled(check.detail, width, indent, indent).lstrip()
-    if check.hint:
-        text += "\n" + filled(f"→ {check.hint}", width, indent, f"{indent}  ")
-    return text
+    text = filled(f"{check.name}: {check.detail}", width - 2, "", "    ")
+    hint = "\n" + filled(f"→ {check.hint}", width, "    ", "      ") if check.hint else ""
+    return f"{mark} {text}{hint}"

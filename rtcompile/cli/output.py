@@ -118,7 +118,7 @@ def failure(error: Exception, given: Namespace, file: str = "") -> None:
     if not _LOCATION.match(text):
         about = f"{file}: " if file and file not in text.partition("\n")[0] else ""
         sys.stderr.write(f"rtcompile {given.verb}: {about}")
-    sys.stderr.write(f"{styling.painted(pieces, uses_color(given, sys.stderr))}\n")
+    sys.stderr.write(f"{styling.painted(pieces, uses_color(sys.stderr))}\n")
 
 
 def error_fields(error: Exception) -> dict[str, Any]:
@@ -136,10 +136,8 @@ def error_fields(error: Exception) -> dict[str, Any]:
     return fields
 
 
-def uses_color(given: Namespace, stream: IO[str]) -> bool:
+def uses_color(stream: IO[str]) -> bool:
     """Return whether to use colours on `stream`."""
-    if given.color != "auto":
-        return bool(given.color == "always")
     return styling.takes_escapes(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -187,15 +185,6 @@ def requests(given: Namespace, file: str, *more_options: str) -> Iterator[Compil
             target=given.target,
             link=tuple(given.link),
         )
-
-
-def set_jobs(given: Namespace) -> None:
-    """Limit the number of compilers that run at the same time to ``--jobs``."""
-    if given.jobs is None:
-        return
-    if given.jobs < 1:
-        raise errors.InvalidRequest(f"--jobs {given.jobs}: expected a positive number")
-    os.environ["RTCOMPILE_JOBS"] = str(given.jobs)
 
 
 def overrides(given: Namespace) -> dict[str, Any]:

@@ -23,23 +23,21 @@ def run(given: Namespace) -> int:
         words = ["-m", *given.module_and_arguments, *words]
     if not words or words == ["-m"]:
         raise InvalidRequest("no program given: `rtcompile run script.py`, or `-m module`")
-    how = {name: getattr(given, name) for name in ("json", "check", "nvrtc_first")}
-    program.become(words, record=absolute(given.record) if given.record else "", **how)
+    record = absolute(given.record) if given.record else ""
+    program.become(words, record=record, json=given.json, check=given.check)
 
 
 def warm(given: Namespace) -> int:
     """Build everything in the records into the cache."""
     from rtcompile.extras.record import warming  # its imports are not needed for `run`
 
-    output.set_jobs(given)
     archs = given.arch or []
     rows = []
     for path in given.records:
         begin = time.perf_counter()
         record = record_of(path, given)
         # Without a terminal too: a record may take minutes in the build of an image.
-        progress = not (given.json or given.quiet)
-        codes = warming.warm(record, archs=archs, progress=progress)
+        codes = warming.warm(record, archs=archs, progress=not given.json)
         built = sum(code.build.hit is None for code in codes)
         seconds = round(time.perf_counter() - begin, 1)
         size = sum(len(code.code) for code in codes)

@@ -1,6 +1,5 @@
 """Tests of the command's smaller verbs, and of help, terminals, pipes and exit codes for all verbs."""
 
-import json
 import re
 import shlex
 import sys
@@ -225,45 +224,10 @@ def test_a_closed_pipe_is_not_an_error(argv):
 # --- habits: options before the verb, and a compiler's own -------------------------------------
 
 
-def exits(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    printed = capsys.readouterr()
-    return ended.value.code, printed.out + printed.err
-
-
-@pytest.mark.parametrize("verb", ["compile", "cache", "doctor"])
-def test_help_is_also_a_verb(verb, capsys):
-    assert exits(capsys, "help", verb) == exits(capsys, verb, "--help")
-    assert exits(capsys, "help") == exits(capsys, "--help")
-    assert exits(capsys, "help", "doktor")[0] == 2
-
-
 def test_the_version_has_a_short_option(capsys):
-    assert exits(capsys, "-V") == (0, f"rtcompile {__version__}\n")
-
-
-@pytest.mark.parametrize(
-    "before", [["--json"], ["--cache-dir", "own", "--json"], ["--cache-dir=own", "--json"]]
-)
-@pytest.mark.parametrize("action", ["info", "clear"])
-def test_common_options_may_precede_the_verb(before, action, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "given"))
-    assert main([*before, "cache", action]) == 0
-    wanted = tmp_path / ("own" if len(before) > 1 else "given")
-    assert json.loads(capsys.readouterr().out)["directory"] == str(wanted)
-
-
-@pytest.mark.needs_compiler
-def test_quiet_prints_errors_only(source, capsys):
-    assert main(["-q", "compile", "k.cu", "--arch", "sm_80", "-n", "f<float>"]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert source.with_name("k.sm_80.cubin").exists()
-    assert main(["compile", "gone.cu", "--arch", "sm_80", "--quiet"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "gone.cu" in printed.err
+    with pytest.raises(SystemExit) as ended:
+        main(["-V"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"rtcompile {__version__}\n")
 
 
 @pytest.mark.needs_compiler

@@ -195,7 +195,7 @@ def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
     record.write_text('{"format": "rtcompile record 6", "builds": [], "headers": {}}')
 
     assert main(["warm", str(record), "--jobs", "0"]) == 2
-    assert "--jobs 0: expected a positive number" in capsys.readouterr().err
+    assert "RTCOMPILE_JOBS='0': expected a number of builds" in capsys.readouterr().err
     assert main(["warm", str(record), "--jobs", "1"]) == 0
     assert os.environ["RTCOMPILE_JOBS"] == "1"
 
@@ -271,12 +271,15 @@ def test_each_build_of_a_record_that_fails_is_in_the_commands_json(tmp_path, run
 @pytest.mark.needs_nvcc
 def test_a_program_for_nvcc_takes_nvrtc_if_the_run_says_so(tmp_path):
     script = program(tmp_path, f"compile({CODE!r}, backend='nvcc')")
-    offered = r"1 built in .*; 1 by NVCC as requested, \d+\.\d s: try --nvrtc-first$"
+    offered = (
+        r"1 built in .*; 1 by NVCC as requested, \d+\.\d s: try RTCOMPILE_FALLBACK=nvrtc-first$"
+    )
     for is_offered in (True, False):
         done = run("run", script, cache=tmp_path)
         assert bool(re.search(offered, done.stderr, re.MULTILINE)) == is_offered, done.stderr
-    done = run("run", "--nvrtc-first", script, cache=tmp_path)
+    first = {"RTCOMPILE_FALLBACK": "nvrtc-first"}
+    done = run("run", script, cache=tmp_path, **first)
     assert "by NVCC" not in done.stderr
-    done = run("run", "--nvrtc-first", "--json", script, cache=tmp_path / "another")
+    done = run("run", "--json", script, cache=tmp_path / "another", **first)
     (build,) = json.loads(done.stderr.splitlines()[-1])["builds"]
     assert (build["backend"], build["hit"]) == ("nvrtc", ""), done.stderr

@@ -48,9 +48,7 @@ class Run(NamedTuple):
     check: bool = False
 
 
-def become(
-    words: Sequence[str], *, record: str, json: bool, check: bool, nvrtc_first: bool
-) -> NoReturn:
+def become(words: Sequence[str], *, record: str, json: bool, check: bool) -> NoReturn:
     """Replace this process by Python with a program and its arguments."""
     if sys.flags.ignore_environment or sys.flags.no_site or not sys.executable:
         raise InvalidRequest(
@@ -73,7 +71,6 @@ def become(
         _VARIABLE: dumps(run._asdict()),
         "PYTHONPATH": os.pathsep.join([_FOLDER, *before]),
         **({"RTCOMPILE_JIT": "0"} if run.check else {}),
-        **({"RTCOMPILE_FALLBACK": "nvrtc-first"} if nvrtc_first else {}),
     }
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     unbuffered = ["-u"] * getattr(sys.stdout, "write_through", False)
@@ -157,15 +154,13 @@ class Counter:
         use = {
             "name": request.name,
             "arch": str(outcome.arch),
+            "requested": request.backend,
             "backend": build.backend,
             "hit": build.hit or "",
             "milliseconds": build.milliseconds,
             "spared": build.compiled_in if build.hit else 0.0,
         }
         self.append(["builds", use])
-        is_first = os.environ.get("RTCOMPILE_FALLBACK") == "nvrtc-first"
-        if request.backend == build.backend == "nvcc" and not (build.hit or is_first):
-            self.append(["by_nvcc", build.milliseconds])
 
     def append(self, line: Any) -> None:
         """Append a line in one write, unless the run has ended and its log is gone."""
@@ -259,17 +254,16 @@ class Tally(NamedTuple):
     builds: list[dict[str, Any]]
     missing: list[str]  # requests that were not in the cache where nothing could be compiled
     problems: list[str]
-    by_nvcc: list[float]  # milliseconds of builds for which the program requested NVCC
 
     @classmethod
     def read(cls, path: str) -> Tally:
         """Return the counts in the lines of a log, ignoring a record's lines."""
-        tally = cls([], [], [], [])
+        tally = cls([], [], [])
         try:
             with open(path, encoding="utf-8") as file:
                 lines = file.readlines()
         except OSError as error:
-            return cls([], [], [f"the requests could not be counted: {error}"], [])
+            return cls([], [], [f"the requests could not be counted: {error}"])
         for line in lines:
             try:
                 kind, *fields = loads(line)
@@ -291,10 +285,10 @@ class Tally(NamedTuple):
         kernels = len(self.builds)
         shared = sum(build["hit"] == "remote" for build in self.builds)
         of_stores = f" ({shared} of them from shared stores)" if shared else ""
-        by_nvcc = ""
-        if self.by_nvcc:
-            seconds = f"{sum(self.by_nvcc) / 1e3:.1f} s"
-            by_nvcc = f"; {len(self.by_nvcc)} by NVCC as requested, {seconds}: try --nvrtc-first"
+        times = [b["milliseconds"] for b in built if b["requested"] == b["backend"] == "nvcc"]
+        by_nvcc = f"; {len(times)} by NVCC as requested, {sum(times) / 1e3:.1f} s" if times else ""
+        if by_nvcc and os.environ.get("RTCOMPILE_FALLBACK") != "nvrtc-first":
+            by_nvcc += ": try RTCOMPILE_FALLBACK=nvrtc-first"
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
             f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{by_nvcc}"
