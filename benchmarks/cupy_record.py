@@ -179,7 +179,6 @@ def main() -> None:
     given = parser.parse_args()
     if given.share is not None:
         run_share(given.share, given.jobs, given.notes, given.first)
-    import cupy
 
     with tempfile.TemporaryDirectory() as name:
         notes = run_all(Path(name), given.jobs, given.seconds)
@@ -198,9 +197,7 @@ def main() -> None:
         if "left out" in line:
             print(f"left out: {line['left out']} {line['options']}")
     data = packed([*kernels.values()])
-    minor = ".".join(cupy.__version__.split(".")[:2])
-    output = given.output or Path(warming.KERNELS) / f"{minor}.json.xz"
-    output.parent.mkdir(exist_ok=True)
+    output = given.output or Path(warming.KERNELS)
     output.write_bytes(data)
     began = sum("began" in line for line in notes)
     print(f"{began} operations, {len(kernels)} kernels, {len(data)} bytes: {output}")

@@ -1,9 +1,7 @@
 """Programs that compile with CuPy without a device, and the command that runs them."""
 
-import base64
 import json
 import textwrap
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,8 +107,3 @@ def written_record(
     record = {"format": recording.FORMAT, "builds": [build], "headers": contents or {}}
     path.write_text(json.dumps(record))
     return path
-
-
-def packed(text: bytes) -> str:
-    """Return a header's text in the form of a record."""
-    return f"{len(text)}:{base64.b64encode(zlib.compress(text)).decode()}"

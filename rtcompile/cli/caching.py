@@ -22,7 +22,7 @@ _Result = tuple[dict[str, Any], str]
 
 
 def run(given: Namespace) -> int:
-    """Run an action of ``cache``; exits with 1 if the result has an ``ok`` that is false."""
+    """Run an action of ``cache``; exit with 1 if the result has an ``ok`` that is false."""
     fields, text = _ACTIONS[given.action](given, cache.opened()[1])
     output.print_result(given, fields, text)
     return 0 if fields.get("ok", True) else 1
@@ -39,13 +39,6 @@ def _clear(*_: object) -> _Result:
         f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
         f"{output.human_size(gone.size)}; {gone.directory} contains only reproducers now"
     )
-
-
-def _verify(_: Namespace, store: Store) -> _Result:
-    damaged = store.verify()
-    count = sum(1 for _ in store.entries())
-    text = "\n".join([*(f"removed {path}" for path in damaged), f"{count} entries verify"])
-    return {"ok": not damaged, "removed": damaged, "entries": count}, text
 
 
 _COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
@@ -166,5 +159,4 @@ _ACTIONS = {
     "why-miss": _why_miss,
     "prune": _prune,
     "clear": _clear,
-    "verify": _verify,
 }

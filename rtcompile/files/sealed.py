@@ -320,13 +320,5 @@ def unseal(kind: str, key: str, data: bytes) -> list[bytes] | None:
     return fields[1:] if fields[0] == key.encode("utf-8", "surrogateescape") else None
 
 
-def is_of_another_version(kind: str, data: bytes) -> bool:
-    """Return whether a version of rtcompile with another schema wrote a file of this kind."""
-    import re
-
-    head, own = data[:32], _head(kind)
-    return head != own and re.fullmatch(rb"rtcompile %b \d+\n\0*" % kind.encode(), head) is not None
-
-
 def _head(kind: str) -> bytes:
     return f"rtcompile {kind} {_SCHEMA}\n".encode().ljust(32, b"\0")

@@ -1,4 +1,4 @@
-"""Maintains a cache directory: evicts, lists, verifies, copies and empties it.
+"""Maintains a cache directory: evicts, lists and empties it.
 
 The least recently used files are evicted first. All folders count except statistics, locks and reproducers, which
 the user may want to send. Precompiled headers get the remaining space, and lose it to files in use. Each miss loads
@@ -21,14 +21,7 @@ from rtcompile.request.object_code import RECORDS, ObjectCode, decode_records
 from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
-# The folders of files, and what each is sealed as; a source is not.
-_SEALED = {
-    "objects": "object",
-    "records": "record",
-    "index": "record",
-    "programs": "program",
-    "toolchains": "toolchain",
-}
+_FILES = ("objects", "records", "index", "programs", "toolchains", "sources")  # folders of files
 _KEEP = 0.9
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
 _RECENT_SECONDS = 86400.0  # files used within this time are not evicted for a precompiled header
@@ -45,7 +38,7 @@ class Unit(NamedTuple):
 
 def units(folder: Folder) -> Iterator[Unit]:
     """Yield everything in a cache directory that counts towards the limit."""
-    for kind in (*_SEALED, "sources"):
+    for kind in _FILES:
         for name, status in folder.listing(kind):
             if not name.startswith("."):
                 yield Unit(status.st_mtime, status.st_size, kind, (name,))
@@ -155,7 +148,7 @@ def publish(cache_dir: str, name: str, write: Callable[[str], None]) -> str | No
     return find(cache_dir, name)
 
 
-# --- Lists, checks, copies and empties a cache directory ---------------------------------
+# --- Lists and empties a cache directory --------------------------------------------------
 
 _ABANDONED_SECONDS = 3600.0  # age at which a temporary file counts as abandoned
 
@@ -193,21 +186,6 @@ def entries(folder: Folder) -> Iterator[Entry]:
             yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], inputs)
 
 
-def unusable(folder: Folder) -> Iterator[tuple[str, bool]]:
-    """Yield the path of every file that must not be used, and whether another version wrote it."""
-    looking = Folder(folder.path, writable=False)
-    for kind, seal in _SEALED.items():
-        for key, _ in folder.listing(kind):
-            if key.startswith("."):
-                continue
-            data = looking.read(kind, key)
-            if data is None:
-                if os.path.lexists(folder.file(kind, key)):  # otherwise it was evicted just now
-                    yield f"{kind}/{key}", False
-            elif sealed.unseal(seal, key, data) is None:
-                yield f"{kind}/{key}", sealed.is_of_another_version(seal, data)
-
-
 def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:
     """Return the statistics from all counts; the counts of a store are named ``count store``."""
     stores: dict[str, dict[str, float]] = {}
@@ -234,7 +212,7 @@ def empty(folder: Folder) -> None:
 
 def sweep(folder: Folder) -> None:
     """Remove old temporary files of killed processes."""
-    for kind in (*_SEALED, "sources", "pch", HEADERS):
+    for kind in (*_FILES, "pch", HEADERS):
         for name, status in folder.listing(kind):
             if name.startswith(".") and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 discard(folder, kind, name)

@@ -421,13 +421,6 @@ class Store:
         """Yield every object in the directory."""
         return inventory.entries(self._folder)
 
-    def verify(self) -> list[str]:
-        """Read every file, remove damaged and untrusted ones, and return their paths."""
-        unusable = [path for path, is_foreign in inventory.unusable(self._folder) if not is_foreign]
-        for path in unusable:
-            self._folder.discard(*path.split("/"))
-        return [self._folder.file(path) for path in unusable]
-
     def prune(self, size: int | None = None) -> int:
         """Evict down to `size` bytes (default: the limit), remove leftovers, and return the bytes freed."""
         self.maintain()

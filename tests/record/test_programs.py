@@ -15,7 +15,7 @@ from rtcompile import toolkit
 from rtcompile.cli import main
 from rtcompile.files.sealed import content_digest
 from tests.processes import ran
-from tests.programs import CODE, TEMPLATE, other_cupy, packed, program, run, written_record
+from tests.programs import CODE, TEMPLATE, other_cupy, program, run, written_record
 from tests.tables import from_table
 
 cupy = pytest.importorskip("cupy")
@@ -183,7 +183,7 @@ def test_an_invalid_header_path_is_an_error_of_the_record(tmp_path, capsys):
     text = b"#define SCALE 3\n"
     digest = content_digest(text)
     headers = [["user0", "scale.cuh", "/a\0b", digest]]
-    record = written_record(tmp_path / "kernels.json", headers, {digest: packed(text)})
+    record = written_record(tmp_path / "kernels.json", headers, {digest: text.decode()})
 
     assert main(["warm", str(record)]) == 2
     assert "a header of the record is damaged" in capsys.readouterr().err

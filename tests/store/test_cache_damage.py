@@ -52,14 +52,6 @@ def test_a_missing_object_is_a_miss_with_a_reason(cache):
     assert open_store(cache).why(inputs) == "its object was evicted or damaged"
 
 
-def test_files_of_another_version_are_kept_by_verify(cache):
-    add(open_store(cache))
-    path = stored(cache, "objects")
-    path.write_bytes(re.sub(rb" \d\n", b" 4\n", path.read_bytes(), count=1))
-    assert open_store(cache).verify() == []
-    assert path.exists()
-
-
 # --- storage that cannot be used -----------------------------------------------------------------
 
 

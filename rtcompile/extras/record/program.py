@@ -213,7 +213,7 @@ class Recorder(Counter):
 
     def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
         """Count a request, and record it if its build did not fail."""
-        from rtcompile.extras.record.recording import RecordedBuild, packed
+        from rtcompile.extras.record.recording import RecordedBuild
 
         super().note(request, outcome)
         if isinstance(outcome, RtcompileError):
@@ -221,11 +221,11 @@ class Recorder(Counter):
         frame = callers_frame()[1]
         at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         build = RecordedBuild.of(request, outcome, at)
-        headers = {
-            digest: text
-            for label, _, path, digest in build.headers
-            if label.startswith("user") and self._is_new(digest) and (text := packed(path, digest))
-        }
+        headers = {}
+        for label, _, path, digest in build.headers:
+            if label.startswith("user") and self._is_new(digest):
+                with suppress(OSError):  # removed or changed meanwhile: warming reports that
+                    headers[digest] = sealed.read_given(path).decode("utf-8", "surrogateescape")
         if self._is_new(build._replace(milliseconds=0.0)):
             self._append([build], headers)
 

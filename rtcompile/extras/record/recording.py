@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
@@ -23,7 +21,6 @@ from rtcompile.named import NamedTuple
 from rtcompile.request.values import absolute, working_directory
 
 FORMAT = "rtcompile record 6"
-MOST_HEADER_BYTES = 256 << 20  # of all headers of a record together, decompressed
 
 
 # --- A build of a record ----------------------------------------------------------------------------
@@ -185,7 +182,7 @@ class Record:
         # The versions of rtcompile, CuPy and CUDA in the program's run; "" for one that was not loaded.
         cudas = {_release(build.compiler) for build in self.builds}
         self.versions = {**versions, "cuda": ", ".join(sorted(cudas - {""}))}
-        self.headers = headers  # digest of a user's header to "SIZE:COMPRESSED"
+        self.headers = headers  # digest of a user's header to its text
 
     def encode(self) -> dict[str, Any]:
         """Return the record as plain values, for JSON."""
@@ -202,11 +199,8 @@ class Record:
     def contents(self, digest: str) -> bytes:
         """Return the contents of a header; raise `InvalidRequest` if the record lacks them."""
         try:
-            size, _, packed = self.headers[digest].partition(":")
-            compressed = base64.b64decode(packed, validate=True)
-            # Only the stated size is decompressed, which `read` limits: a megabyte can expand to gigabytes.
-            data = zlib.decompressobj().decompress(compressed, int(size) + 1)
-        except (KeyError, ValueError, zlib.error):
+            data = self.headers[digest].encode("utf-8", "surrogateescape")
+        except (KeyError, UnicodeEncodeError):
             data = b""
         if content_digest(data) != digest:
             raise InvalidRequest(
@@ -214,18 +208,6 @@ class Record:
                 "program again with `rtcompile run --record`"
             )
         return data
-
-
-_SIZE = re.compile(r"([0-9]{1,15}):.*", re.DOTALL)
-
-
-def packed(path: str, digest: str) -> str:
-    """Return the contents of a header as a record has them, "" if it has changed since it was read."""
-    with suppress(OSError):  # removed meanwhile: reading the record reports that it is missing
-        data = sealed.read_given(path)
-        if content_digest(data) == digest:
-            return f"{len(data)}:{base64.b64encode(zlib.compress(data)).decode()}"
-    return ""
 
 
 def read(path: str, *, trust_options: bool = False) -> Record:
@@ -254,13 +236,12 @@ def read(path: str, *, trust_options: bool = False) -> Record:
             for build in map(RecordedBuild.decode, document["builds"]):
                 builds.setdefault(build._replace(milliseconds=0.0), build)
             headers.update(document["headers"])
-        sizes = [int(_SIZE.fullmatch(text)[1]) for text in headers.values()]  # type: ignore[index]
+        if not all(isinstance(text, str) for text in headers.values()):
+            raise TypeError("a header is not a text")
     except (InvalidRequest, LookupError, TypeError, ValueError, AttributeError) as error:
         raise InvalidRequest(
             f"{path}: this record is damaged ({error}); record the program again"
         ) from None
-    if sum(sizes) > MOST_HEADER_BYTES:
-        raise InvalidRequest(f"{path}: its headers have more than {MOST_HEADER_BYTES >> 20} MiB")
     for build in () if trust_options else builds:
         try:
             why = build.distrusted()

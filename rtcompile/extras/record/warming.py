@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,16 +13,18 @@ from typing import Any
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
 from rtcompile.build import elsewhere
-from rtcompile.extras.record.recording import MOST_HEADER_BYTES, Record, RecordedBuild
+from rtcompile.extras.record.recording import Record, RecordedBuild
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 
 _FOLDER = "rtcompile-warm-"
+_MOST_HEADER_BYTES = 256 << 20
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
 
 KERNELS_FORMAT = "rtcompile kernels of CuPy 1"
-KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels_of_cupy")
-_FILE = re.compile(r"(\d+)\.(\d+)\.json\.xz")
+# The sources that a CuPy generates, written by benchmarks/cupy_record.py. They have no paths, so they are valid for any
+# prefix, architecture and CUDA version.
+KERNELS = os.path.join(os.path.dirname(__file__), "kernels_of_cupy", "kernels.json.xz")
 
 
 # --- All builds of a record ---------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class _Relocated:
     @functools.cache  # noqa: B019  # the object lives as long as one warming
     def _is_there(self, path: str, digest: str) -> bool:
         try:
-            small = os.stat(path).st_size <= MOST_HEADER_BYTES  # /proc/kcore has 128 TiB
+            small = os.stat(path).st_size <= _MOST_HEADER_BYTES  # /proc/kcore has 128 TiB
             return small and content_digest(sealed.read_given(path)) == digest
         except (OSError, ValueError):  # missing, or a path with a NUL
             return False
@@ -137,12 +138,11 @@ class _Relocated:
 
 # --- The kernels that everyday CuPy programs use, for the CuPy that is installed here ------------------
 
-# The file of each minor version of CuPy, made by benchmarks/cupy_record.py, has the sources that CuPy generates. It
-# has no paths, so it is valid for any prefix, architecture and CUDA version.
-
 
 def record_of_cupy(arch: str) -> Record:
     """Return the record of the installed CuPy's kernels for a device."""
+    import lzma
+
     try:
         import cupy
         from cupy._core import core
@@ -150,9 +150,14 @@ def record_of_cupy(arch: str) -> Record:
         raise InvalidRequest(
             f"CuPy's kernels are built with its headers, and CuPy cannot be imported: {error}"
         ) from None
-    here = str(cupy.__version__)
-    document = _read(here)
-    made_for = document["cupy"]
+    with lzma.open(KERNELS) as file:
+        document: dict[str, Any] = json.loads(file.read())
+    here, made_for = str(cupy.__version__), document["cupy"]
+    if here.split(".")[:1] != made_for.split(".")[:1]:
+        raise InvalidRequest(
+            f"this is CuPy {here}, and rtcompile knows the kernels of CuPy {made_for}: record your own "
+            "program with `rtcompile run --record kernels.json script.py`"
+        )
     if here.split(".")[:2] == made_for.split(".")[:2]:
         made_for = here  # a patch release has the same kernels
     options = functools.cache(core.assemble_cupy_compiler_options)
@@ -173,28 +178,3 @@ def record_of_cupy(arch: str) -> Record:
         for kernel in document["kernels"]
     ]
     return Record({"rtcompile": __version__, "cupy": made_for}, builds, {})
-
-
-def files_of_cupy() -> dict[tuple[int, int], str]:
-    """Return the file of each minor version of CuPy whose kernels are known."""
-    found = filter(None, map(_FILE.fullmatch, os.listdir(KERNELS)))
-    return {(int(name[1]), int(name[2])): os.path.join(KERNELS, name[0]) for name in found}
-
-
-def _read(version: str) -> dict[str, Any]:
-    """Return the kernels of a version of CuPy, or those of the nearest minor version."""
-    import lzma
-
-    known = files_of_cupy()
-    wanted = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    near = [each for each in known if each[:1] == wanted[:1]]
-    if not near:
-        names = ", ".join(f"{major}.{minor}" for major, minor in sorted(known))
-        raise InvalidRequest(
-            f"this is CuPy {version}, and rtcompile knows the kernels of CuPy {names}: record your own "
-            "program with `rtcompile run --record kernels.json script.py`"
-        )
-    nearest = min(near, key=lambda each: abs(each[1] - wanted[1]))
-    with lzma.open(known[nearest]) as file:
-        document: dict[str, Any] = json.loads(file.read())
-    return document
