@@ -46,8 +46,7 @@ if who != "CuPy":
     assert rtcompile.install().active
 if record:
     from rtcompile.extras.record import program
-    recorder = program.Recorder(record)
-    recorder.create()
+    recorder = program.Recorder.create(record)
     recorder.start()
 begin = time.perf_counter()
 for b in builds:

@@ -67,8 +67,7 @@ def without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(path: str | Path, act: Callable[[], object]) -> recording.Record:
     """Return the record of what a function requests in this process."""
-    recorder = Recorder(str(path))
-    recorder.create()
+    recorder = Recorder.create(str(path))
     recorder.start()
     act()
     return recorder.finish()

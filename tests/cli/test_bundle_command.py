@@ -95,8 +95,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A record of four builds: two that can be bundled, and two that cannot."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.cuh").write_text("")
-    recorder = Recorder("kernels.json")
-    recorder.create()
+    recorder = Recorder.create("kernels.json")
     recorder.start()
     rtcompile.compile(PLAIN, arch="sm_80", name="plain.cu")
     rtcompile.compile(f'#include "{tmp_path}/own.cuh"\n' + PLAIN, arch="sm_80", name="beside.cu")

@@ -17,7 +17,7 @@ import rtcompile  # noqa: E402
 from rtcompile import CompileRequest  # noqa: E402
 from rtcompile.build import many, pipeline, planned  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
-from rtcompile.extras.record.program import Counter, Tally  # noqa: E402
+from rtcompile.extras.record.program import Recorder, Tally  # noqa: E402
 from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup import bundles as bundle_index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
@@ -354,10 +354,10 @@ def test_the_time_saved_by_the_cache_is_reported(tmp_path, installed):
     installed(CODE)
     log = tmp_path / "log"
     log.touch()
-    counter = Counter(str(log))
-    listeners.append(counter.note)
+    recorder = Recorder(str(log))
+    recorder.start()
     installed(CODE)
-    listeners.remove(counter.note)
+    listeners.remove(recorder.note)
 
     tally = Tally.read(str(log))
     assert tally.builds[0]["spared"] > 0

@@ -59,10 +59,8 @@ def become(words: Sequence[str], *, record: str, json: bool, check: bool) -> NoR
         raise InvalidRequest(
             "--check forbids builds, and --record is for a run that builds: give one"
         )
-    if record:
-        recorder = Recorder(record)
-        recorder.create()
-    run = Run(_identity(), recorder.log if record else _new_log(), record, json, check)
+    log = Recorder.create(record).log if record else _new_log()
+    run = Run(_identity(), log, record, json, check)
     # An empty entry among others of the path is the working directory.
     given = os.environ.get("PYTHONPATH")
     before = [path for path in given.split(os.pathsep) if path != _FOLDER] if given else []
@@ -110,42 +108,73 @@ def _run() -> Run | None:
 
 # --- In each process ------------------------------------------------------------------------------
 
-_counter: Counter | None = None
+_recorder: Recorder | None = None
 
 
 def take_part(*, with_cupy: bool = False) -> None:
     """Count and record this process's requests from now on; compile CuPy's kernels if its compiler is loaded."""
-    global _counter
+    global _recorder
     run = _run()
     if run is None:
         return
-    if _counter is None:
+    if _recorder is None:
         # It is stored before `start`, whose import may call this function.
-        _counter = Recorder(run.record) if run.record else Counter(run.log)
-        _counter.start()
+        _recorder = Recorder(run.log, run.record)
+        _recorder.start()
     if with_cupy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run's report has it
             problem = rtcompile.install().problem
         if problem:
-            _counter.append(["problems", problem])
+            _recorder.append(["problems", problem])
 
 
-class Counter:
-    """Appends a line of JSON for each of this process's requests to a log."""
+class Recorder:
+    """Appends the requests of this process to a log, as lines of JSON: counts, and the builds of a record."""
 
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str, record: str = "") -> None:
         self.log = log
+        self.record = record  # the file that `finish` writes; "" for a run without a record
         self.problem: OSError | None = None  # such as a full disk, which must not stop the program
+        self._guard = threading.Lock()
+        self._written: set[object] = set()
+
+    @classmethod
+    def create(cls, record: str) -> Recorder:
+        """Begin a new record, with ``FILE.part`` as log; raise OSError if the file cannot be written."""
+        if os.path.isdir(record):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), record)
+        made = cls(f"{record}.part", record)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        os.close(os.open(made.log, flags, 0o644))
+        made._append([], {})
+        return made
 
     def start(self) -> None:
-        """Count all requests from now on."""
+        """Count and record all requests from now on."""
         from rtcompile.lookup.find import listeners  # importing it makes a process take part
 
+        if self.record:
+            from rtcompile.extras.record import recording as recording  # not when the process ends
         listeners.append(self.note)
 
+    def finish(self) -> Record:
+        """Stop, and write the whole record."""
+        from rtcompile.extras.record import recording
+        from rtcompile.lookup.find import listeners
+
+        with suppress(ValueError):
+            listeners.remove(self.note)
+        record = recording.read(self.log, trust_options=True)
+        text = dumps(record.encode(), indent=1)
+        sealed.publish(self.record, f"{text}\n".encode(), durable=False, mode=0o666)
+        os.unlink(self.log)
+        if self.problem is not None:
+            raise self.problem
+        return record
+
     def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
-        """Count a build; one that failed counts only if compiling was forbidden or impossible."""
+        """Count a build, and record it; one that failed counts only if compiling was forbidden or impossible."""
         if isinstance(outcome, (JitDisabled, ToolkitNotFound)):
             self.append(["missing", str(outcome).partition("\n")[0]])
         if isinstance(outcome, RtcompileError):
@@ -161,6 +190,20 @@ class Counter:
             "spared": build.compiled_in if build.hit else 0.0,
         }
         self.append(["builds", use])
+        if not self.record:
+            return
+        from rtcompile.extras.record.recording import RecordedBuild
+
+        frame = callers_frame()[1]
+        at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        recorded = RecordedBuild.of(request, outcome, at)
+        headers = {}
+        for label, _, path, digest in recorded.headers:
+            if label.startswith("user") and self._is_new(digest):
+                with suppress(OSError):  # removed or changed meanwhile: warming reports that
+                    headers[digest] = sealed.read_given(path).decode("utf-8", "surrogateescape")
+        if self._is_new(recorded._replace(milliseconds=0.0)):
+            self._append([recorded], headers)
 
     def append(self, line: Any) -> None:
         """Append a line in one write, unless the run has ended and its log is gone."""
@@ -171,63 +214,6 @@ class Counter:
                 log.write((dumps(line) + "\n").encode())
         except OSError as error:
             self.problem = error
-
-
-class Recorder(Counter):
-    """Records this process's builds, and counts them, in ``FILE.part``; `finish` writes them to `path`."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(f"{self.path}.part")
-        self._guard = threading.Lock()
-        self._written: set[object] = set()
-
-    def create(self) -> None:
-        """Begin a new record; raise OSError if the file cannot be written."""
-        if os.path.isdir(self.path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        os.close(os.open(self.log, flags, 0o644))
-        self._append([], {})
-
-    def start(self) -> None:
-        """Record all requests from now on."""
-        from rtcompile.extras.record import recording as recording  # not when the process ends
-
-        super().start()
-
-    def finish(self) -> Record:
-        """Stop, and write the whole record."""
-        from rtcompile.extras.record import recording
-        from rtcompile.lookup.find import listeners
-
-        with suppress(ValueError):
-            listeners.remove(self.note)
-        record = recording.read(self.log, trust_options=True)
-        text = dumps(record.encode(), indent=1)
-        sealed.publish(self.path, f"{text}\n".encode(), durable=False, mode=0o666)
-        os.unlink(self.log)
-        if self.problem is not None:
-            raise self.problem
-        return record
-
-    def note(self, request: CompileRequest, outcome: ObjectCode | RtcompileError) -> None:
-        """Count a request, and record it if its build did not fail."""
-        from rtcompile.extras.record.recording import RecordedBuild
-
-        super().note(request, outcome)
-        if isinstance(outcome, RtcompileError):
-            return
-        frame = callers_frame()[1]
-        at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        build = RecordedBuild.of(request, outcome, at)
-        headers = {}
-        for label, _, path, digest in build.headers:
-            if label.startswith("user") and self._is_new(digest):
-                with suppress(OSError):  # removed or changed meanwhile: warming reports that
-                    headers[digest] = sealed.read_given(path).decode("utf-8", "surrogateescape")
-        if self._is_new(build._replace(milliseconds=0.0)):
-            self._append([build], headers)
 
     def _append(self, builds: list[RecordedBuild], headers: dict[str, str]) -> None:
         from rtcompile.extras.record.recording import Record
@@ -351,8 +337,8 @@ def _finish(run: Run) -> int:
 
 def _recorded(run: Run) -> list[str]:
     """Write the run's record; return lines about it."""
-    assert isinstance(_counter, Recorder)
-    record = _counter.finish()
+    assert _recorder is not None
+    record = _recorder.finish()
     count = len(record.builds)
     lines = [f"{count} build{'s' * (count != 1)} recorded in {run.record}"]
     if unsearched := record.found_by_path():

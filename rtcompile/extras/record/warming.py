@@ -121,8 +121,7 @@ class _Relocated:
             return False
 
     def _write(self, target: str, path: str, digest: str) -> None:
-        there = self._is_there(path, digest)
-        data = sealed.read_given(path) if there else self._record.contents(digest)
+        data = self._record.contents(digest)
         self._written += len(data)
         if self._written > _MOST_WRITTEN_BYTES:
             problem = "the record's headers, once for each build's, fill the disk"
