@@ -29,6 +29,7 @@ from rtcompile.extras.cluster.stores import Stores
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.lookup.driver import Driver
+from rtcompile.messages import catalogue
 from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
@@ -62,16 +63,6 @@ class Check:
 
 _IMPORT_SECONDS = 60.0
 
-# Errors of cuInit with a known cause outside the driver.
-_CU_INIT = {
-    3: "the driver is not initialised; was this process forked from one that used CUDA?",
-    34: "a stub of libcuda is loaded (a toolkit's lib64/stubs): take it off LD_LIBRARY_PATH",
-    100: "no CUDA device is visible; look at CUDA_VISIBLE_DEVICES and `nvidia-smi`",
-    803: "libcuda and the kernel's driver are of different versions: reboot, or reinstall the driver",
-    804: "this compatibility libcuda does not go with the kernel's driver",
-    999: "the driver failed; look at `nvidia-smi` and `dmesg`",
-}
-
 
 def system() -> Iterator[Check]:
     """Report rtcompile, Python and the platform."""
@@ -103,7 +94,8 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
     except OSError as error:
         code = error.errno or 0
         status = "note" if code == 100 else "error"
-        yield Check("device", status, f"cuInit gave {code}", _CU_INIT.get(code, ""))
+        hint = catalogue.hint_for(f"CUDA error {code}")
+        yield Check("device", status, f"cuInit gave {code}", hint)
         return
     for ordinal in range(driver.integer("cuDeviceGetCount")):
         yield _device(driver, ordinal, toolchain)

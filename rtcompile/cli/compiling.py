@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from concurrent.futures import Future, as_completed
 from typing import Any
 
@@ -18,14 +17,12 @@ from rtcompile.cli.output import overrides, requests
 from rtcompile.cubin import kind_of, symbols
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.files import sealed
-from rtcompile.files.headers import SearchDir
 from rtcompile.messages import diagnostics
 from rtcompile.messages.loading import no_kernels
 from rtcompile.messages.rendering import spelled
 from rtcompile.named import NamedTuple
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
-from rtcompile.request.options import Options
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, absolute
 from rtcompile.settings import Settings
@@ -231,19 +228,24 @@ def profile(given: Namespace) -> int:
 
 # --- ``rtcompile clangd``: the section of a project's ``.clangd`` with which clangd understands kernels ----
 
-# Clang knows fewer architectures than NVRTC. It parses for this one; a macro has the requested one.
-_CLANGS = Arch(8, 0)
 _TITLE = "# Written by `rtcompile clangd`; the next run replaces this section."
 # The section suppresses clang's errors for code that NVIDIA's compilers accept: `__shared__ alignas(16) float x[4];`,
-# launch bounds that a constexpr function computes, and a barrier in shared memory with a constructor.
+# launch bounds that a constexpr function computes, and a barrier in shared memory with a constructor. It turns clang's
+# own wrapper of CUDA off, which needs a toolkit that it knows. Clang knows fewer architectures than NVRTC and parses for
+# sm_80; a macro has the requested one.
 _SECTION = """\
 {title}
 If:
   PathMatch: .*\\.cuh?
-CompileFlags:
-  Add: {flags}
 Diagnostics:
   Suppress: [attribute_not_type_attr, attributes_not_allowed, attribute_argument_n_type, shared_var_init]
+CompileFlags:
+  Add: [
+    -xcuda, --cuda-gpu-arch=sm_80, --cuda-device-only, -nocudainc, -nocudalib, -Wno-unknown-cuda-version,
+    -Wno-builtin-macro-redefined, -Wno-pragma-once-outside-header, -Xclang, -fcuda-allow-variadic-functions,
+    -ferror-limit=0, -U__CUDA_ARCH__,
+    {flags}
+  ]
 """
 
 
@@ -252,41 +254,10 @@ def clangd(given: Namespace) -> int:
     path = os.path.join(absolute(given.root), ".clangd")
     options = compiler_options.parse(given.compiler_options)
     search = toolkit.current().search
-    flags = _flags(options, Arch.parse(given.arch or "sm_80"), search)
-    listed = json.dumps(flags, indent=4, ensure_ascii=False)  # which is YAML, too
-    section = _SECTION.format(title=_TITLE, flags=listed)
-    try:
-        before = sealed.read_text(path) if os.path.exists(path) else ""
-        others = [part for part in before.split("---\n") if part.strip() and _TITLE not in part]
-        text = "---\n".join([*(f"{part.rstrip()}\n" for part in others), section])
-        sealed.publish(path, text.encode(), durable=False, mode=0o666)
-    except OSError as error:
-        raise InvalidRequest(f"{path}: {error.strerror}") from None
-    output.print_result(
-        given, {"path": path}, f"{path}: its section for .cu and .cuh is up to date"
-    )
-    return 0
-
-
-def _flags(options: Options, arch: Arch, search: Sequence[SearchDir]) -> tuple[str, ...]:
-    """Return clang's options for those of NVRTC."""
     preludes = (os.path.join(path, "rtcompile", "clangd.h") for _, path in search)
-    std = options.get("std") or "c++17"
-    return (
-        "-xcuda",
-        f"--cuda-gpu-arch={_CLANGS}",
-        "--cuda-device-only",
-        "-nocudainc",  # clang's own wrapper, which needs a toolkit that it knows
-        "-nocudalib",
-        f"-std={std}",
-        "-Wno-unknown-cuda-version",
-        "-Wno-builtin-macro-redefined",
-        "-Wno-pragma-once-outside-header",
-        "-Xclang",
-        "-fcuda-allow-variadic-functions",
-        "-ferror-limit=0",
-        "-U__CUDA_ARCH__",
-        f"-D__CUDA_ARCH__={arch.number * 10}",
+    flags = (
+        f"-std={options.get('std') or 'c++17'}",
+        f"-D__CUDA_ARCH__={Arch.parse(given.arch or 'sm_80').number * 10}",
         "-include",
         next(filter(os.path.isfile, preludes), ""),
         *(f"-{kind}{macro}" for kind, macro in options.macros),
@@ -295,3 +266,15 @@ def _flags(options: Options, arch: Arch, search: Sequence[SearchDir]) -> tuple[s
         *(arg for label, path in search if label != "shims" for arg in ("-isystem", path)),
         *(arg for header in options.pre_includes for arg in ("-include", header)),
     )
+    quoted = ",\n    ".join(json.dumps(flag, ensure_ascii=False) for flag in flags)
+    try:
+        before = sealed.read_text(path) if os.path.exists(path) else ""
+        others = [part for part in before.split("---\n") if part.strip() and _TITLE not in part]
+        section = _SECTION.format(title=_TITLE, flags=quoted)
+        text = "---\n".join([*(f"{part.rstrip()}\n" for part in others), section])
+        sealed.publish(path, text.encode(), durable=False, mode=0o666)
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from None
+    shown = f"{path}: its section for .cu and .cuh is up to date"
+    output.print_result(given, {"path": path}, shown)
+    return 0
