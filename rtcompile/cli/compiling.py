@@ -194,7 +194,7 @@ def inspect(given: Namespace) -> int:
 
 def _subjects(given: Namespace) -> list[ObjectCode | bytes]:
     """Return the codes to inspect: a cubin, those of a source, or that of a cache entry."""
-    from rtcompile.cli.caching import find_entry
+    from rtcompile.cli.showing import find_entry
     from rtcompile.extras.resources import REPORT_SPILLS
 
     if not os.path.isfile(given.what):
