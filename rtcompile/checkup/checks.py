@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import secrets
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from rtcompile.extras.cluster.entries import (
     first_line,
 )
 from rtcompile.extras.cluster.stores import Stores
+from rtcompile.extras.record import recording
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.lookup.driver import Driver
@@ -124,19 +126,15 @@ def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
 def packages(toolchain: Toolchain) -> Iterator[Check]:
     """Report CuPy and cuda-python: installed only once, importable, of NVRTC's CUDA version."""
     yield _cupy(toolchain)
-    found = _installed("cuda-bindings").get("cuda-bindings")
-    step = "" if found else "`pip install cuda-python`"
-    why = "not installed: kernel.launch and tensor_map need it"
-    yield Check("cuda-python", "ok" if found else "note", found or why, step)
-
-
-def _installed(*names: str) -> dict[str, str]:
-    """Return the versions of those of these distributions that are installed."""
-    return {name: each.version for name in names for each in metadata.distributions(name=name)}
+    try:
+        yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
+    except metadata.PackageNotFoundError:
+        why = "not installed: kernel.launch and tensor_map need it"
+        yield Check("cuda-python", "note", why, "`pip install cuda-python`")
 
 
 def _cupy(toolchain: Toolchain) -> Check:
-    found = _installed("cupy", *_CUPY_WHEELS)
+    found = recording.cupys()
     if not found:
         step = "RawModule and RawKernel need it: `pip install cupy-cuda12x` (or 13x)."
         return Check("cupy", "note", "not installed: rtcompile.compile works without it", step)
@@ -144,8 +142,8 @@ def _cupy(toolchain: Toolchain) -> Check:
     if len(found) > 1:
         step = "They overwrite each other's files: `pip uninstall` all of them, then install one."
         return Check("cupy", "error", detail, step)
-    major = _CUPY_WHEELS.get(next(iter(found)))
-    nvrtc = toolchain.nvrtc
+    wheel, nvrtc = re.search(r"cuda(\d+)x", detail), toolchain.nvrtc
+    major = int(wheel[1]) if wheel else 0
     if major and nvrtc and nvrtc.version_pair[0] != major:
         step = f"Install the CuPy for CUDA {nvrtc.version_pair[0]}, or CUDA {major} beside it."
         detail += f" is for CUDA {major}, NVRTC {nvrtc.version}"
@@ -154,9 +152,6 @@ def _cupy(toolchain: Toolchain) -> Check:
     if problem:
         return Check("cupy", "error", f"{detail} does not import: {problem}")
     return Check("cupy", "ok", detail)
-
-
-_CUPY_WHEELS = {"cupy-cuda11x": 11, "cupy-cuda12x": 12, "cupy-cuda13x": 13}
 
 
 def by_python(program: str, seconds: float, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import configparser
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -31,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] != ["run"]:  # with `run`, stdout belongs to the program
         output.prepare_streams()
-        if argv is None:  # the process is the command's own
-            output.prepare_warnings()
+        if argv is None:  # the process is the command's own: warnings without a line of Python
+            warnings.formatwarning = lambda text, *_, **__: f"rtcompile: warning: {text}\n"
     try:
         return _run(words)
     except BrokenPipeError:  # the reader is gone, as in `rtcompile … | head`

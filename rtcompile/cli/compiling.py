@@ -84,11 +84,9 @@ def _builds(given: Namespace) -> list[_FileBuild]:
         )
     requested = [(file, request) for file in given.files for request in requests(given, file)]
     outputs = len(requested)
-    if given.output == "-" and outputs > 1:
-        raise InvalidRequest(f"-o - takes one build, and this makes {outputs}; give a folder")
     if outputs > 1 and _is_file(given.output):
         raise InvalidRequest(
-            f"-o {given.output} is one file, and this makes {outputs} builds; give a folder"
+            f"-o {given.output} takes one build, and this makes {outputs}; give a folder"
         )
     builds = []
     file_of: dict[str, str] = {}
@@ -105,10 +103,11 @@ def _builds(given: Namespace) -> list[_FileBuild]:
 
 
 def _is_file(path: str | None) -> bool:
-    """Return whether -o names a file: by its ending, or because it is there."""
+    """Return whether -o names a file, or stdout: by its ending, or because it is there."""
     if path is None or os.path.isdir(path) or path.endswith(os.sep):
         return False
-    return os.path.isfile(path) or os.path.splitext(path)[1] in _EXTENSIONS.values()
+    ending = os.path.splitext(path)[1]
+    return path == "-" or os.path.isfile(path) or ending in _EXTENSIONS.values()
 
 
 def _path(wanted: str | None, file: str, request: CompileRequest, *, single: bool) -> str:

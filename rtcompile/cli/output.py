@@ -54,20 +54,6 @@ def discard(*descriptors: int) -> None:
             os.dup2(nothing.fileno(), descriptor)
 
 
-def prepare_warnings() -> None:
-    """Show rtcompile's warnings as plain lines, without the Python line that raised them."""
-    import warnings
-
-    by_python = warnings.formatwarning
-
-    def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
-        if issubclass(category, errors.RtcompileWarning):
-            return f"rtcompile: warning: {message}\n"
-        return by_python(message, category, *where, **more)
-
-    warnings.formatwarning = shown
-
-
 def terminal_width(stream: IO[str], otherwise: int) -> int:
     """Return the columns of the terminal at `stream`; `otherwise` if it is not a terminal."""
     return shutil.get_terminal_size((otherwise, 24)).columns if stream.isatty() else otherwise

@@ -19,6 +19,7 @@ from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.named import NamedTuple
 from rtcompile.request.values import absolute, working_directory
+from rtcompile.request.values import path as checked_path
 
 FORMAT = "rtcompile record 6"
 
@@ -93,7 +94,7 @@ class RecordedBuild(NamedTuple):
                 "milliseconds": float(fields["milliseconds"]),
             }
         )
-        texts = [build.kind, build.compiler, build.folder, build.origin]
+        texts = [build.kind, build.compiler, checked_path("folder", build.folder), build.origin]
         for label, relative, path, digest in build.headers:
             texts += [label, relative, path, digest]
         if not all(isinstance(text, str) for text in texts):
@@ -264,20 +265,22 @@ def _json(text: str) -> Any:
 
 def differences(record: Record, compilers: Sequence[str] = ()) -> list[str]:
     """Return a sentence for each version that differs here, where `compilers` are, without importing CuPy."""
-    from importlib import metadata
-
-    cupys = [
-        distribution.version
-        for distribution in metadata.distributions()
-        if re.fullmatch(r"cupy(-cuda\d+x)?", str(distribution.metadata["Name"]).lower())
-    ]
-    here = {"rtcompile": [__version__], "cupy": cupys, "cuda": [*map(_release, compilers)]}
+    cuda = [*map(_release, compilers)]
+    here = {"rtcompile": [__version__], "cupy": [*cupys().values()], "cuda": cuda}
     titles = {"rtcompile": "rtcompile", "cupy": "CuPy", "cuda": "CUDA"}
     return [
         f"recorded with {titles[name]} {then}, and here is {titles[name]} {found[0]}"
         for name, found in here.items()
         if (then := record.versions[name]) and found and then not in found
     ]
+
+
+def cupys() -> dict[str, str]:
+    """Return the versions of the installed distributions of CuPy, by their names."""
+    from importlib import metadata
+
+    every = {str(each.metadata["Name"]).lower(): each.version for each in metadata.distributions()}
+    return {n: version for n, version in every.items() if re.fullmatch(r"cupy(-cuda\d+x)?", n)}
 
 
 def _release(compiler: str) -> str:
