@@ -164,9 +164,10 @@ def parser() -> Parser:
                 if action == "why-miss":
                     _add("builds", of_action.add_argument_group("the build"))
                 _add("everywhere", of_action)
+        else:
+            _add("everywhere", sub)
         if "builds" in verb:
             _add("builds", sub.add_argument_group("the build"))
-        _add("everywhere", sub)
         sub.set_defaults(verb=name, function=verb["function"])
     return whole
 

@@ -102,7 +102,7 @@ def test_every_verb_has_help_with_an_example_and_takes_json(verb, capsys):
     assert left.value.code == 0
     text = capsys.readouterr().out
     assert f"example:\n  {'' if verb == 'explain' else 'rtcompile ' + verb}" in text
-    assert "--json" in text
+    assert "--json" in text or verb == "cache"  # whose actions take it
 
 
 @pytest.mark.takes_seconds
