@@ -51,6 +51,10 @@ def _run(argv: list[str]) -> int:
         print(f"rtcompile: {problem.strerror}", file=sys.stderr)
         return WRONG
     try:
+        if (jobs := getattr(given, "jobs", None)) is not None:
+            if jobs < 1:
+                raise InvalidRequest(f"--jobs {jobs}: expected a positive number")
+            os.environ["RTCOMPILE_JOBS"] = str(jobs)
         module, _, function = given.function.partition(".")
         code: int = getattr(import_module(f"rtcompile.cli.{module}"), function)(given)
         problem = output.flush()
@@ -98,6 +102,7 @@ _MORE: dict[str, dict[str, Any]] = {
     "--dynamic-shared": {"type": int, "default": 0},
     "--block": {"type": int},
     "--top": {"type": int, "default": 15},
+    "-j": {"type": int},
     "--root": {"default": "."},
 }
 
@@ -133,8 +138,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if unknown or sub is whole:
         sub.error(_unknown(unknown[0], sub) if unknown else "no verb is given")
     given.compiler_options = compiler_options
-    if getattr(given, "jobs", None):
-        os.environ["RTCOMPILE_JOBS"] = given.jobs
     return given
 
 

@@ -195,7 +195,7 @@ def test_warming_obeys_jobs(tmp_path, monkeypatch, capsys):
     record.write_text('{"format": "rtcompile record 6", "builds": [], "headers": {}}')
 
     assert main(["warm", str(record), "--jobs", "0"]) == 2
-    assert "RTCOMPILE_JOBS='0': expected a number of builds" in capsys.readouterr().err
+    assert "--jobs 0: expected a positive number" in capsys.readouterr().err
     assert main(["warm", str(record), "--jobs", "1"]) == 0
     assert os.environ["RTCOMPILE_JOBS"] == "1"
 

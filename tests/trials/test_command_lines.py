@@ -39,12 +39,13 @@ class Lines:
     def make(self) -> list[str]:
         verb = self.chance.choice(VERBS)
         parser = self.verbs[verb]
-        own = [name for name in parser._option_string_actions if name not in ENDLESS]
         line = [verb]
-        if verb == "cache" and self.chance.random() < 0.9:
-            line.append(self.chance.choice([*cli.CACHE_ACTIONS]))
+        if verb == "cache":
+            line.append(self.chance.choice([*parser.verbs()]))
+            parser = parser.verbs()[line[-1]]
         elif self.chance.random() < 0.8:  # most verbs take a file first
             line.append(self.chance.choice(FILES))
+        own = [name for name in parser._option_string_actions if name not in ENDLESS]
         for _ in range(self.chance.randint(0, 4)):
             if self.chance.random() < 0.3:
                 line.append(self.chance.choice(VALUES))

@@ -366,7 +366,7 @@ def test_a_call_ends_in_a_result_or_an_rtcompile_error(seed, tmp_path, monkeypat
     # The checks of `doctor` have their own tests, and take seconds for any argument.
     for what in ("toolkit_parts", "packages", "cache_checks"):
         monkeypatch.setattr(f"rtcompile.checkup.checks.{what}", lambda *_: ())
-    for what in ("workers", "builds"):
+    for what in ("precompiled", "builds"):
         monkeypatch.setattr(f"rtcompile.checkup.{what}", lambda *_: ())
     package = Package(tmp_path, "fuzzed_kernels", monkeypatch)
     package.load()
