@@ -216,7 +216,8 @@ def _precompiles(name: str, library: Library, toolchain: Toolchain) -> Check:
         for more in ({"create_pch": path}, {"pch": path}):
             reply = nvrtc.observe(unit, library, Limits(_SECONDS), **more)
             if isinstance(reply, CompileFailure):
-                return Check(name, "warning", f"a compile ended in a {reply.kind}", _WITHOUT_PCH)
+                detail = f"{library.path} was tried, with a {reply.kind}. {reply.log}"
+                return Check(name, "warning", detail, _WITHOUT_PCH)
             if reply["pch"] is None:
                 detail = "this system does not place NVRTC's heap at the required address"
                 return Check(name, "warning", detail, _WITHOUT_PCH)

@@ -255,10 +255,9 @@ def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install):
     nvrtc_cut_short(install)
     found = install.doctor()
     assert found.code == 2
-    probe = found["compile plain CUDA"]
-    assert probe.status == "error"
-    assert "libnvrtc.so" in probe.detail
-    assert "cut short" in probe.detail
+    assert found["compile plain CUDA"].status == "error"
+    assert "libnvrtc.so" in found["precompiled headers"].detail
+    assert "cut short" in found["precompiled headers"].detail
 
 
 def test_the_verdict_is_that_of_the_worst_check():
