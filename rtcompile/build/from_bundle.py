@@ -10,26 +10,22 @@ from rtcompile.lookup import find as lookup
 from rtcompile.lookup.bundles import Bundle, Row, Search, UnusableError
 from rtcompile.lookup.find import Found, Query
 from rtcompile.request import arch as archs
-from rtcompile.request.values import Arch, exact
+from rtcompile.request.values import Arch
 
 
 def compatible(query: Query, lacking: RtcompileError) -> Found:
     """Return a build for another architecture that the device can run; raise `lacking` if there is none."""
     search = Search(query)
-    request, settings = query.request, query.settings
-    if search.found and search.requested() is None and request.target == "cubin":
-        for bundle, row in _usable(search):
-            if found := search.load(bundle, row):
+    settings = query.settings
+    if search.found and search.requested() is None and query.request.target == "cubin":
+        capability = _capability(query)
+        # Machine code comes before PTX, and the nearest architecture first.
+        for bundle, row in sorted(search.found, key=_is_cubin_and_arch, reverse=True):
+            is_code = row.kind in ("cubin", "ptx")
+            can_run = is_code and archs.runs_on(row.arch, row.kind, capability)
+            if can_run and (found := search.load(bundle, row)):
                 return found
-    try:
-        requested = search.requested()
-        arch = requested[0] if requested is not None else Arch(*_capability(query))
-    except RtcompileError:  # no device, for which there is another message
-        arch = None
-    names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
-    description = f"{request.name}{names}{f' for {arch}' if arch else ''}"
-    sentences = [_sentence(search, bundle, arch) for bundle in search.bundles]
-    details = "".join(f" {sentence}" for sentence in sentences if sentence)
+    description, details = explained(search)
     if not settings.jit:
         raise JitDisabled(
             f"{description} is not in the cache ({settings.cache_dir}): {lacking}; RTCOMPILE_JIT=0 "
@@ -43,22 +39,22 @@ def _capability(query: Query) -> tuple[int, int]:
     return query.capability or lookup.compute_capability()
 
 
-def _usable(search: Search) -> list[tuple[Bundle, Row]]:
-    """Return the builds that a device can run: exact architecture first, then machine code, then the nearest."""
-    capability = _capability(search.query)
-    wanted = exact(capability)
-    found = [
-        (bundle, row)
-        for bundle, row in search.found
-        if row.kind in ("cubin", "ptx") and archs.runs_on(row.arch, row.kind, capability)
-    ]
+def _is_cubin_and_arch(found: tuple[Bundle, Row]) -> tuple[bool, Arch]:
+    return found[1].kind == "cubin", found[1].arch
 
-    def merit(each: tuple[Bundle, Row]) -> tuple[int, bool, Arch]:
-        arch, is_cubin = each[1].arch, each[1].kind == "cubin"
-        own = wanted.index(arch) if is_cubin and arch in wanted else len(wanted)
-        return -own, is_cubin, arch
 
-    return sorted(found, key=merit, reverse=True)
+def explained(search: Search) -> tuple[str, str]:
+    """Return a description of the request, and for each bundle a sentence that explains why it is not found there."""
+    request = search.query.request
+    try:
+        requested = search.requested()
+        arch = requested[0] if requested else Arch(*_capability(search.query))
+    except RtcompileError:  # no device, for which there is another message
+        arch = None
+    names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
+    sentences = [_sentence(search, bundle, arch) for bundle in search.bundles]
+    details = "".join(f" {sentence}" for sentence in sentences if sentence)
+    return f"{request.name}{names}{f' for {arch}' if arch else ''}", details
 
 
 def _sentence(search: Search, bundle: Bundle, arch: Arch | None) -> str:

@@ -7,33 +7,31 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcompile.build import pipeline, planned
+from rtcompile.build import from_bundle, planned
 from rtcompile.build.many import compile_many
 from rtcompile.build.plan import linker_input
 from rtcompile.cli import BUNDLE_ACTIONS, output
 from rtcompile.cli.running import record_of
-from rtcompile.errors import InvalidRequest, shown, warn
+from rtcompile.errors import InvalidRequest, JitDisabled, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.files import headers, sealed
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import Header, SearchDir, relative_to
+from rtcompile.files.headers import SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import bundles
-from rtcompile.lookup.bundles import Bundle, Extent, Row, UnusableError, use_bundle
-from rtcompile.named import NamedTuple
+from rtcompile.lookup.bundles import Bundle, Extent, Row, Search, UnusableError
+from rtcompile.lookup.find import query_of
 from rtcompile.request import object_code
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, Record, files_of
 from rtcompile.request.request import CompileRequest
-from rtcompile.request.units import LinkInput
-from rtcompile.request.values import absolute, items, strings
+from rtcompile.request.values import Arch, absolute, items, strings
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
@@ -46,7 +44,10 @@ def run(given: Namespace) -> int:
     if view in BUNDLE_ACTIONS:
         if given.output is not None:
             raise InvalidRequest(f"`rtcompile bundle {view}` writes no bundle: leave out -o")
-        (_verify if view == "verify" else _list)(given, files)
+        if not files:
+            raise InvalidRequest("write rtcompile bundle list FILE…, or verify FILE TARGET…")
+        for path in files if view == "list" else files[:1]:
+            _describe(given, path, files[1:] if view == "verify" else ())
         return 0
     if not given.targets and not given.cupy:
         raise InvalidRequest("nothing to bundle: name a TARGET, or CuPy's own kernels by --cupy")
@@ -79,57 +80,41 @@ def run(given: Namespace) -> int:
     return 0
 
 
-def _list(given: Namespace, files: Sequence[str]) -> None:
-    """Show the builds of bundles."""
-    titles = ("program", "arch", "kind", "compiler", "options", "names")
-    for path in files:
-        rows = []
-        for row, code, _ in read(Bundle(path)):
-            inputs = object_code.key_inputs(row.sealed_key, code).items()
-            texts = [f"{name[7:]} {text}".strip() for name, text in inputs if name[:7] == "option "]
-            names = dict(inputs)["name expressions"]
-            rows.append((row.program, row.arch, row.kind, row.compiler, " ".join(texts), names))
-        _show(given, path, titles, rows)
-
-
-def _verify(given: Namespace, files: Sequence[str]) -> None:
-    """Verify every byte of a bundle, and find the builds of targets in it."""
-    path, *names = files or [""]
-    if not path:
-        raise InvalidRequest("write rtcompile bundle verify FILE, or verify FILE TARGET…")
-    found = [row for row, *_ in read(Bundle(path))]
-    archs = [row.arch.virtual if row.kind == "ptx" else str(row.arch) for row in found]
+def _describe(given: Namespace, path: str, names: Sequence[str]) -> None:
+    """Verify every byte of a bundle, and show its builds, or those of targets."""
+    header = ["program", "arch", "kind"]
+    rows: list[Sequence[object]] = []
+    contents = read(Bundle(path))
+    archs = [row.arch.virtual if row.kind == "ptx" else str(row.arch) for row, *_ in contents]
     archs = list(dict.fromkeys(archs))
-    rows: Sequence[Sequence[object]]
-    rows = [(row.program, row.arch, row.kind, "verified") for row in found]
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
-        if names:
-            rows = [*_found(path, works([*_targets(given, names, archs, stack)], archs))]
-    _show(given, path, ("program", "arch", "kind", "outcome"), rows)
+        for work in works([*_targets(given, names, archs, stack)], archs) if names else ():
+            rows.append((work.label(), *_found(path, work), "found"))
+    for row, code, _ in () if names else contents:
+        inputs = object_code.key_inputs(row.sealed_key, code)
+        texts = [f"{each[7:]} {inputs[each]}" for each in inputs if each.startswith("option ")]
+        what = row.compiler, " ".join(texts), inputs["name expressions"]
+        rows.append((row.program, row.arch, row.kind, *what))
+    header += ["outcome"] if names else ["compiler", "options", "names"]
+    _show(given, path, header, rows)
 
 
-def _found(path: str, works: Iterable[Work]) -> Iterator[Sequence[object]]:
-    """Yield a row for each build that programs find in a bundle without a compiler and a cache."""
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="rtcompile-verify-") as empty:
-        alone = {"RTCOMPILE_JIT": "0", "RTCOMPILE_BUNDLES": "", "RTCOMPILE_REMOTE": ""}
-        os.environ.update(alone, RTCOMPILE_CACHE_DIR=empty)
-        try:
-            for work in works:
-                library = work.kernels[0].module.library if work.kernels else None
-                used = library.path(library.bundle) if library and library.bundle else path
-                if not os.path.exists(used):
-                    raise InvalidRequest(
-                        f"{library} has its bundle at {os.path.relpath(used)}, but it is written to "
-                        f"{path}: name the same path"
-                    )
-                use_bundle(used)
-                code = work.build()
-                yield work.label(), code.arch, code.kind, "found"
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+def _found(path: str, work: Work) -> tuple[Arch, str]:
+    """Return the architecture and kind of the build that a program finds in a bundle; raise if there is none."""
+    library = work.kernels[0].module.library if work.kernels else None
+    used = library.path(library.bundle) if library and library.bundle else path
+    if not os.path.exists(used):
+        raise InvalidRequest(
+            f"{library} has its bundle at {os.path.relpath(used)}, but it is written to "
+            f"{path}: name the same path"
+        )
+    search = Search(query_of(work.request, work.settings()._replace(bundles=(used,))))
+    found = search.exact()
+    if found is None:
+        description, details = from_bundle.explained(search)
+        raise JitDisabled(f"{description} is not found without a compiler.{details}")
+    return found.obj.arch, found.obj.kind
 
 
 def _targets(
@@ -183,10 +168,6 @@ class Work:
 
     def settings(self) -> Settings:
         return Settings.from_environ().override(**self.arguments)
-
-    def build(self) -> ObjectCode:
-        """Return the code that a program would get."""
-        return pipeline.build(self.request, self.settings())
 
 
 def works(targets: Iterable[Any], archs: Sequence[str]) -> list[Work]:
@@ -326,7 +307,8 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     request, settings = work.request, work.settings()
     known = bundles.key_of(request, settings.debug)
     plan = planned.plan(request, settings)
-    if known is None or any(isinstance(each, CompileRequest) for each in _linked(request)):
+    linked = [linker_input(item, index) for index, item in enumerate(request.link)]
+    if known is None or any(isinstance(each, CompileRequest) for each in linked):
         raise UnbundleableError("link= contains sources; compile them and link the results")
     key, shape = known
     own = {each.path for each in plan.search if each.is_own and not headers.label(each.path)}
@@ -347,46 +329,30 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     row = Row(request.source_digest, key, program, code.arch, code.kind, compiler)
     timeless = code.replace(build=code.build.replace(compiled_in=0.0))
     inputs = plan.key_inputs.summary()
-    return Contents(
-        row,
-        object_code.encode(row.sealed_key, timeless, program, inputs),
-        _encoded(read, tuple([SearchDir("", folder) for folder in shape.folders])),
-    )
-
-
-def _linked(request: CompileRequest) -> list[LinkInput | CompileRequest]:
-    return [linker_input(item, index) for index, item in enumerate(request.link)]
+    files = _encoded(read, tuple([SearchDir("", folder) for folder in shape.folders]))
+    return row, object_code.encode(row.sealed_key, timeless, program, inputs), files
 
 
 def _encoded(read: FileSet, search: tuple[SearchDir, ...]) -> bytes:
     """Return the record of a build's files in the request's folders, with a folder's number for its path."""
     split = relative_to(search)
 
-    def inside(paths: Iterable[str]) -> tuple[str, ...]:
-        return tuple([path for path in paths if split(path)[0] >= 0])
+    def is_inside(path: str) -> bool:
+        return split(path)[0] >= 0
 
-    # Stats of the building machine are left out; the reader checks contents.
-    listed = tuple(
-        [
-            Header(each.path, f"user{number}", rest, each.digest, each.size, 0, 0)
-            for each in read.headers
-            for number, rest in [split(each.path)]
-            if number >= 0
-        ]
+    files = FileSet(
+        tuple([header for header in read.headers if is_inside(header.path)]),
+        tuple(filter(is_inside, read.absent)),
+        tuple(filter(is_inside, read.present)),
     )
-    files = FileSet(listed, inside(read.absent), inside(read.present))
-    return object_code.encode_records("", [Record(files)], search=search)
+    return object_code.encode_records("", [Record(files.without_stats())], search=search)
 
 
 # --- The contents of a bundle -------------------------------------------------------------------------
 
 
-class Contents(NamedTuple):
-    """Everything that a bundle stores of a build."""
-
-    row: Row
-    code: bytes  # its object's file
-    files: bytes  # the record of the package's own headers
+# What a bundle stores of a build: its row, its object's file, and the record of the package's own headers.
+Contents = tuple[Row, bytes, bytes]
 
 
 def read(bundle: Bundle) -> list[Contents]:
@@ -395,7 +361,7 @@ def read(bundle: Bundle) -> list[Contents]:
     try:
         for row in bundle.rows():
             bundle.object(row), bundle.files(row, None)
-            found.append(Contents(row, bundle.blob(row.code), bundle.blob(row.files)))
+            found.append((row, bundle.blob(row.code), bundle.blob(row.files)))
             end = max(end, *(start + size for start, size, _ in (row.code, row.files)))
     except UnusableError as error:
         raise InvalidRequest(f"{bundle.path} cannot be used: {error}") from None
@@ -409,16 +375,16 @@ def read(bundle: Bundle) -> list[Contents]:
 
 def write(path: str, builds: Iterable[Contents]) -> None:
     """Write a bundle in one step, with the last build for each key, architecture, kind and CUDA version."""
-    last = {build.row.sealed_key: build for build in builds}
+    last = {build[0].sealed_key: build for build in builds}
     blobs: dict[bytes, Extent] = {}
     size = 0
     rows: list[bytes] = []
-    for _, (row, *both) in sorted(last.items()):
-        for blob in both:
+    for _, (row, code, files) in sorted(last.items()):
+        for blob in (code, files):
             if blob not in blobs:
                 blobs[blob] = size, len(blob), content_digest(blob)
                 size += len(blob)
-        rows.append(row._replace(code=blobs[both[0]], files=blobs[both[1]]).encode())
+        rows.append(row._replace(code=blobs[code], files=blobs[files]).encode())
     index = sealed.seal(bundles.INDEX, "", rows)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     sealed.publish(path, b"".join((bundles.HEAD.pack(bundles.MAGIC, len(index)), index, *blobs)))

@@ -192,8 +192,7 @@ class Bundle:
 
 # --- The bundles in use ---------------------------------------------------------------------------
 
-# By path, in the order of use. The value is None until the bundle is first searched.
-_bundles: dict[str, Bundle | None] = {}
+_bundles: dict[str, Bundle] = {}  # by path, in the order of use
 _enabled = True
 
 
@@ -218,24 +217,15 @@ def use_bundle(path: str | os.PathLike[str]) -> None:
     --------
     >>> rtcompile.use_bundle("/site-packages/mykernels/kernels.rtcb")
     """
-    use(checked_path("bundle", path))
-
-
-def use(path: str) -> None:
-    """Use a bundle as `use_bundle` does, without checking its path."""
-    _bundles.setdefault(absolute(path), None)
+    full = absolute(checked_path("bundle", path))
+    _bundles.setdefault(full, Bundle(full))
 
 
 def in_use(paths: Sequence[str] = ()) -> list[Bundle]:
     """Return the bundles in use, these included, in the order in which they were added."""
     for path in paths:
-        use(path)
-    found = []
-    for path, bundle in list(_bundles.items()) if _enabled else ():
-        if bundle is None:
-            bundle = _bundles[path] = Bundle(path)
-        found.append(bundle)
-    return found
+        use_bundle(path)
+    return list(_bundles.values()) if _enabled else []
 
 
 class out_of_use:  # noqa: N801 - ``with`` statements use it like a function
@@ -453,6 +443,6 @@ _known: dict[tuple[str, tuple[str, ...]], FileSet] = {}
 
 
 def folder_of_cupy() -> tuple[str, ...]:
-    """Return CuPy's header folder, which counts as the toolkit's, since its kernels share a hundred headers."""
-    folder = getattr(loaded("cupy._core.core"), "_get_header_dir_path", None)
-    return (f"{folder()}/",) if folder is not None else ()
+    """Return CuPy's folder, whose headers count as the toolkit's, since its kernels share a hundred of them."""
+    cupy = loaded("cupy")
+    return (f"{os.path.dirname(cupy.__file__)}/",) if cupy is not None else ()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import rtcompile
-from rtcompile.cli import bundling, main
+from rtcompile.cli import main
 from rtcompile.extras.record.program import Recorder
 from rtcompile.lookup.bundles import Bundle
-from tests.packages import DECLARATION, HEADER, SOURCE, Package
+from tests.packages import DECLARATION, HEADER, PLAIN, SOURCE, Package
 from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
@@ -111,7 +111,6 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "kernels.json"
 
 
-PLAIN = 'extern "C" __global__ void k() {}'
 PART = "__device__ int f() { return 1; }"
 
 
@@ -132,17 +131,4 @@ def test_builds_that_cannot_be_bundled_are_named_and_the_rest_is_bundled_on_requ
     capsys.readouterr()
     assert run("list", "k.rtc", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [build["program"] for build in listed["builds"]] == ["kernel.cu", "plain.cu"]
-
-
-def test_an_empty_bundle_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(rtcompile.InvalidRequest, match="link= contains sources"):
-        bundling.bundle(
-            [rtcompile.CompileRequest(PLAIN, link=[rtcompile.CompileRequest(PART)])],
-            "k.rtc",
-            archs=["sm_80"],
-            progress=False,
-            skip_unbundleable=True,
-        )
-    assert not os.path.exists("k.rtc")
+    assert sorted(each["program"] for each in listed["builds"]) == ["kernel.cu", "plain.cu"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from rtcompile.build import many, pipeline, planned  # noqa: E402
 from rtcompile.extras.record import recording, warming  # noqa: E402
 from rtcompile.extras.record.program import Recorder, Tally  # noqa: E402
 from rtcompile.frontends import cupy_hook  # noqa: E402
-from rtcompile.lookup import bundles as bundle_index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.find import listeners  # noqa: E402
 from rtcompile.settings import Settings  # noqa: E402
@@ -191,19 +189,12 @@ def take_away(patch, module, name):
         patch.delattr(module, first)
 
 
-def test_a_cupy_without_a_folder_of_headers_can_use_bundles(monkeypatch):
-    assert bundle_index.folder_of_cupy()
-    monkeypatch.setitem(sys.modules, "cupy._core.core", Without(core, "_get_header_dir_path"))
-    assert bundle_index.folder_of_cupy() == ()
-
-
 def test_every_private_name_of_cupy_that_is_used_is_in_the_table():
     from cupy import _environment
     from cupy._core import _accelerator
 
     cupys = (cupy, core, compiler, function.Module, _accelerator, _environment)
-    listed = (*cupy_hook.NEEDED, "_core.core._get_header_dir_path")
-    known = {part for name in listed for part in name.split(".") if part.startswith("_")}
+    known = {part for name in cupy_hook.NEEDED for part in name.split(".") if part.startswith("_")}
     used = set()
     for path in Path(rtcompile.__file__).parent.rglob("*.py"):
         text = path.read_text()

@@ -165,20 +165,24 @@ class KernelModule:
         return iter(self._kernels)
 
     @computed_once
-    @public
-    def request(self) -> CompileRequest:
-        """The request of this module, with no architecture chosen."""
+    def _given(self) -> dict[str, Any]:
+        """The arguments of `CompileRequest`."""
         library = self.library
         folders = dict.fromkeys((library.folder, *library.include_dirs))
         include = (f"-I{library.path(folder)}" for folder in folders)
-        name = os.path.join(library.folder, self.source)
-        return CompileRequest(
-            source=read_text(library.path(name)),
-            options=(*include, *library.options, *self.options),
-            name_expressions=tuple(self._kernels),
-            name=os.path.basename(self.source),
-            headers=library.headers,
-        )
+        return {
+            "source": read_text(library.path(os.path.join(library.folder, self.source))),
+            "options": (*include, *library.options, *self.options),
+            "name_expressions": tuple(self._kernels),
+            "name": os.path.basename(self.source),
+            "headers": dict(library.headers),
+        }
+
+    @computed_once
+    @public
+    def request(self) -> CompileRequest:
+        """The request of this module, with no architecture chosen."""
+        return CompileRequest(**self._given)
 
     @public
     def compile(self, arch: str | Arch | None = None) -> ObjectCode:
@@ -190,27 +194,16 @@ class KernelModule:
             ``"sm_90a"``; by default that of the current device.
         """
         self.use_bundle()
-        given = self._given()
-        return rtcompile.compile(given.pop("code"), arch=arch, **given)
+        return rtcompile.compile(**self._given, arch=arch)
 
     @computed_once
     @public
     def raw(self) -> Any:
         """The `RawModule` of these kernels."""
         self.use_bundle()
+        given = dict(self._given)
         # If threads create one each, these share the loaded module.
-        return rtcompile.RawModule(**self._given())
-
-    def _given(self) -> dict[str, Any]:
-        """Return the arguments of a `RawModule` for the request."""
-        request = self.request
-        return {
-            "code": request.source,
-            "options": request.options,
-            "name_expressions": request.name_expressions,
-            "name": request.name,
-            "headers": dict(request.headers) or None,
-        }
+        return rtcompile.RawModule(code=given.pop("source"), **given)
 
     @public
     def use_bundle(self) -> None:
