@@ -146,9 +146,22 @@ class KeyInputs(NamedTuple):
     @computed_once  # a miss of 20 ms needs it eight times, which would take a millisecond
     def _content(self) -> bytes:
         # Another version of rtcompile may turn the same normal form into other flags.
-        found = [field("rtcompile", __version__), field("arch", str(self.arch))]
-        found += [field("target", self.target)]
-        return b"".join([*found, *self._given()])
+        folder, _, program = self.name.rpartition("/")
+        found = [
+            field("rtcompile", __version__),
+            field("arch", str(self.arch)),
+            field("target", self.target),
+            field("program", program),
+            *[field(f"option {label}", value) for label, value in self.options],
+            *fields("link", self.links),
+            *_layout(self.search, folder, self.pre_includes),
+            field("paths matter", str(self.paths_matter)),
+            field("source digest", self.source_digest),
+            *fields("name expression", sorted(set(self.name_expressions))),
+        ]
+        if self.texts:
+            found.append(field("texts", memory_headers.folder(self.texts)))
+        return b"".join(found)
 
     def _paths(self) -> bytes:
         """Return the paths in a lookup key, and in the object key of code that has a path."""
@@ -156,19 +169,6 @@ class KeyInputs(NamedTuple):
         return b"".join(
             [field("program", self.name), *directories, *fields("-include", self.pre_includes)]
         )
-
-    def _given(self) -> list[bytes]:
-        folder, _, program = self.name.rpartition("/")
-        made = [
-            *[field(f"option {label}", value) for label, value in self.options],
-            *fields("link", self.links),
-            *_layout(self.search, folder, self.pre_includes),
-            field("paths matter", str(self.paths_matter)),
-        ]
-        source = field("source digest", self.source_digest)
-        names = fields("name expression", sorted(set(self.name_expressions)))
-        texts = [field("texts", memory_headers.folder(self.texts))] if self.texts else []
-        return [field("program", program), *made, source, *names, *texts]
 
 
 def linked_by(compiler: str, linker: str) -> str:

@@ -122,6 +122,15 @@ def _installed(release: str) -> Iterator[list[str]]:
         yield [folder]
 
 
+@contextmanager
+def errors_end_the_build() -> Iterator[None]:
+    """End a build backend with an error's message, without a traceback."""
+    try:
+        yield
+    except RtcompileError as error:
+        raise SystemExit(f"rtcompile: {error}") from None
+
+
 # --- The hook for setuptools, configured by ``[tool.rtcompile.bundle]`` ---------------------------
 
 _SOURCES = ("cu", "cuh", "h", "hpp", "hxx", "hh", "inl", "ipp", "inc")
@@ -137,7 +146,7 @@ def finalize(distribution: Any) -> None:
     if fields is None:
         return
 
-    with _errors_without_traceback():
+    with errors_end_the_build():
         table = Table.read(fields, "tool.rtcompile.bundle")
     bundled = {target.partition(":")[0].partition(".")[0] for target in table.targets}
     before = distribution.get_command_class("build_py")
@@ -159,7 +168,7 @@ def finalize(distribution: Any) -> None:
             super().run()
             if getattr(self, "editable_mode", False):
                 return
-            with _errors_without_traceback():
+            with errors_end_the_build():
                 table.build(os.getcwd(), os.path.join(self.build_lib, table.bundle))
                 table.check(os.getcwd(), os.path.abspath(self.build_lib), _ADVICE)
 
@@ -170,17 +179,6 @@ def finalize(distribution: Any) -> None:
             return [*outputs, os.path.join(self.build_lib, table.bundle)]
 
     distribution.cmdclass["build_py"] = BuildWithBundle
-
-
-@contextmanager
-def _errors_without_traceback() -> Iterator[None]:
-    """Raise rtcompile's errors as setuptools' own, which it shows without a traceback."""
-    from setuptools.errors import SetupError
-
-    try:
-        yield
-    except RtcompileError as error:
-        raise SetupError(f"rtcompile: {error}") from None
 
 
 def _table() -> dict[str, Any] | None:
@@ -199,9 +197,7 @@ def _table() -> dict[str, Any] | None:
     tool = tomllib.loads(data.decode()).get("tool", {})
     fields: dict[str, Any] | None = tool.get("rtcompile", {}).get("bundle")
     if fields is not None and "build_py" in tool.get("setuptools", {}).get("cmdclass", {}):
-        from setuptools.errors import SetupError
-
-        raise SetupError(
+        raise SystemExit(
             "[tool.rtcompile.bundle] does nothing beside a build_py in [tool.setuptools.cmdclass], which "
             "replaces rtcompile's; pass that class to setup(cmdclass=…) in setup.py"
         )

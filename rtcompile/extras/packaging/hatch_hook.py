@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
 from rtcompile.errors import RtcompileError
-from rtcompile.extras.packaging.build_hooks import Table
+from rtcompile.extras.packaging.build_hooks import Table, errors_end_the_build
 
 
 class BundleHook(BuildHookInterface):  # type: ignore[misc]
@@ -25,7 +23,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
         """Build the bundle, before hatchling collects the wheel's files."""
         if self.target_name != "wheel" or version == "editable":
             return
-        with self._errors_end_the_build():
+        with errors_end_the_build():
             table = self._table()
             self._folder = tempfile.TemporaryDirectory(prefix="rtcompile-bundle-")
             path = os.path.join(self._folder.name, os.path.basename(table.bundle))
@@ -39,22 +37,16 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="rtcompile-wheel-") as files:
             with zipfile.ZipFile(artifact_path) as wheel:
                 wheel.extractall(files)
-            with self._errors_end_the_build(artifact_path):
-                self._table().check(self.root, files, _ADVICE)
+            with errors_end_the_build():
+                try:
+                    self._table().check(self.root, files, _ADVICE)
+                except RtcompileError:
+                    os.remove(artifact_path)
+                    raise
 
     def _table(self) -> Table:
         fields = {k: v for k, v in self.config.items() if k not in _HATCHLINGS_OWN}
         return Table.read(fields, "tool.hatch.build.hooks.rtcompile")
-
-    @contextmanager
-    def _errors_end_the_build(self, artifact_path: str | None = None) -> Iterator[None]:
-        """Let hatchling show an error's message without a traceback, and leave no artifact."""
-        try:
-            yield
-        except RtcompileError as error:
-            if artifact_path is not None:
-                os.remove(artifact_path)
-            self.app.abort(f"rtcompile: {error}")
 
 
 _ADVICE = (
