@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
-    from typing import IO, Any, ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from rtcompile.diagnostic import Diagnostic
     from rtcompile.styling import Piece, Styled
@@ -122,7 +122,7 @@ _OF_DRIVER = "cupy_backends.cuda.api.driver", "CUDADriverError"
 
 
 class _BuildError(RtcompileError, *_cupys(*_OF_BUILDS)):  # type: ignore[misc]
-    """An error of a build: a ``cupy.cuda.compiler.CompileException`` where CuPy is loaded."""
+    """An error of a build: where CuPy is loaded, a ``cupy.cuda.compiler.CompileException`` with its methods."""
 
     def __init__(
         self,
@@ -146,20 +146,6 @@ class _BuildError(RtcompileError, *_cupys(*_OF_BUILDS)):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return self._msg
-
-    def get_message(self) -> str:
-        """Return the message, as CuPy's exception does."""
-        return self._msg
-
-    def dump(self, f: IO[str]) -> None:
-        """Write the message, the options and the numbered source to `f`, in CuPy's layout."""
-        lines = self.source.split("\n")
-        digits = len(str(len(lines)))
-        f.write(f"{self.backend.upper()} compilation error: {self}\n-----\n")
-        f.write(f"Name: {self.name}\nOptions: {' '.join(self.options)}\nCUDA source:\n")
-        f.writelines(f"{i:0{digits}d} {line.rstrip()}\n" for i, line in enumerate(lines, 1))
-        f.write("-----\n")
-        f.flush()
 
 
 class ToolkitNotFound(_BuildError):
@@ -230,32 +216,15 @@ class CompileError(_BuildError):
         self.log = log
         self.advice = advice
 
-    @classmethod
-    def rendered(cls, text: Styled, *args: Any, advice: tuple[str, ...] = (), **more: Any) -> Any:
-        """Return an error whose message is the styled `text` followed by `advice`."""
-        pieces = (*text, *(("", f"\n{paragraph}") for paragraph in advice))
-        from rtcompile import styling
-
-        error = cls(styling.as_text(pieces), *args, advice=advice, **more)
-        error._rendered = pieces
-        return error
-
     def styled(self) -> Styled:
         """Return the message as terminals and notebooks show it, as pieces of styled text."""
         return self._rendered or super().styled()
 
-    def __repr__(self) -> str:
-        return self._msg
-
-    @property
-    def html(self) -> str:
-        """The message as HTML for a notebook; empty if only plain text exists."""
+    def _repr_html_(self) -> str | None:
         from rtcompile import styling
 
-        return styling.as_html(self._rendered) if self._rendered else ""
-
-    def _repr_html_(self) -> str | None:
-        return self.html or None  # for None a notebook shows the plain text
+        # For None a notebook shows the plain text.
+        return styling.as_html(self._rendered) if self._rendered else None
 
 
 class JitifyError(CompileError, *_cupys(*_OF_JITIFY)):  # type: ignore[misc]

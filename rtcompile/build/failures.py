@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import rtcompile
+from rtcompile import styling
 from rtcompile.build import plan as plans
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, LinkError
@@ -93,8 +94,10 @@ def as_error(
             write: Any = rtcompile._load("write_reproducer")
             folder = write(failure, plan, texts, ADVICE[failure.kind], cache)
         advice += [f"Reproducer: {folder}"] if folder is not None else []
-    error: CompileError = kind.rendered(
-        (*first, *rendering.render(parsed, source=source, name=name)),
+    pieces = (*first, *rendering.render(parsed, source=source, name=name))
+    pieces += tuple(("", f"\n{paragraph}") for paragraph in advice)
+    error = kind(
+        styling.as_text(pieces),
         source,
         name,
         failure.command,
@@ -103,7 +106,7 @@ def as_error(
         log=joined_logs("" if failure.before is None else failure.before.log, failure.log),
         advice=tuple(advice),
     )
-    error._first = first
+    error._rendered, error._first = pieces, first
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder
     error.cached = cached

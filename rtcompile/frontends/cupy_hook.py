@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import IO, Any, Literal
 
 from rtcompile.build import pipeline
-from rtcompile.errors import CompileError, ToolkitNotFound, public, warn
+from rtcompile.errors import CompileError, ToolkitNotFound, adopt_cupy, public, warn
 from rtcompile.lookup import environment
 from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.object_code import ObjectCode
@@ -271,6 +271,7 @@ def build(query: Query) -> ObjectCode | None:
             pch.expected.reset(token)
     except CompileError as error:
         if settings.dump_source_on_error:
+            adopt_cupy()
             error.dump(sys.stderr)
         raise
     except ToolkitNotFound as missing:
