@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rtcompile.diagnostic import Diagnostic
-from rtcompile.messages import (
-    calls,
-    changes,
-    facts,
-    names,
-    quoted,
-    repairs,
-    searched,
-)
+from rtcompile.messages import available, changes, facts, names, quoted
 from rtcompile.messages.diagnostics import CONSEQUENCES
 from rtcompile.messages.facts import BuildContext
 
@@ -32,15 +22,16 @@ class KnownMessage:
     fix: str
     since: str
     values: facts.Fill | None
-    facts: str = ""  # the fields of the build that `values` is given
+    needs: tuple[str, ...] = ()  # the fields of the build that must be known
     general: bool = False  # not shown below another error that is explained
     headline: bool = False  # the cause replaces the compiler's message
     lines: str = ""  # a pattern; ``{lines}`` stands for the lines of the source that match it
 
     def hint(self, match: re.Match[str], context: BuildContext) -> str:
         """Fill in the templates; return "" if the explanation does not apply to this build."""
-        known = context.only(self.facts)
-        values = None if known is None else self.values(match, known) if self.values else {}
+        if not all(getattr(context, name) for name in self.needs):
+            return ""
+        values = self.values(match, context) if self.values else {}
         values, proof = _proved(values, context) if values is not None else (None, "")
         if values is None:
             return ""
@@ -78,13 +69,25 @@ def _proved(
     return None, ""
 
 
-# Where the functions of `values` are.
-_MODULES = (calls, changes, facts, names, quoted, repairs, searched)
+_MADE: dict[str, Callable[[str], facts.Fill]] = {
+    "changed": changes.of,
+    "row": facts.row_of,
+    "given": facts.with_option,
+    "before": facts.older_than,
+}
+
+
+def _function(values: str, section: str) -> facts.Fill | None:
+    """Return what a section's ``values`` names."""
+    what, _, of = values.partition(" ")
+    if what in _MADE:
+        return _MADE[what](of.removeprefix("of ") or section)
+    found = (vars(module).get(what) for module in (available, facts, names, quoted, changes))
+    return next(filter(None, found)) if what else None
 
 
 def _read() -> tuple[KnownMessage, ...]:
     parser = facts.read_sections("catalogue.ini")
-    functions: ChainMap[str, Any] = ChainMap(facts.SIMPLE, *map(vars, _MODULES))
     return tuple(
         KnownMessage(
             name,
@@ -92,10 +95,8 @@ def _read() -> tuple[KnownMessage, ...]:
             row["cause"].replace("\n", " "),
             row["fix"].replace("\n", " "),
             row["since"],
-            (changes.of(name) if row["values"] == "changed" else functions[row["values"]])
-            if "values" in row
-            else None,
-            row["facts"] if "values" in row else "words",
+            _function(row.get("values", ""), name),
+            tuple(row.get("needs", "").split()),
             "general" in row,
             "headline" in row,
             row.get("lines", ""),
@@ -149,7 +150,7 @@ def explain(
         if match is not None and (hint := known.hint(match, context)):
             return known, hint
     number = _NUMBER.search(subject[:_LONGEST_SUBJECT])
-    name = searched.error_of_number(number[1], context) if number else ""
+    name = available.error_of_number(number[1], context) if number else ""
     if number and name and (found := explain(name, context)):
         return found[0], f"Error {number[1]} is {name}. {found[1]}"
     return None

@@ -1,161 +1,33 @@
-"""The caret of a message in the source, and changes of it, as ``changes.ini`` lists them, which are compiled before a hint names them."""
+"""Changes of a source near a message's caret, as ``changes.ini`` lists them or as its brackets, quotes and tokens suggest.
+
+Each is compiled before a hint names it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice, pairwise
 
 from rtcompile.messages.declared import BASIC, OPERAND, declared_as
 from rtcompile.messages.diagnostics import simplified
 from rtcompile.messages.facts import (
+    LAST,
     TABLES,
     BuildContext,
     Match,
     Values,
     read_sections,
     renamed,
+    spans,
 )
-from rtcompile.named import computed_once
 from rtcompile.request import cxx
 
-_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[\w.]+|\S')
-_NEAR_TOKENS = 600  # characters before and behind the caret in which tokens are looked for
-_LONGEST_SHOWN = 40
-LAST = re.compile(r"[\w.]+(?:\[[^\[\]\n]*\])*$|\S$")
 
-
-@dataclass(frozen=True)
-class Spot:
-    """The caret in a source."""
-
-    source: str
-    at: int  # offset of the caret
-
-    @computed_once
-    def code(self) -> str:
-        """Return the source with blanks for comments, literals and directives."""
-        return cxx.blanked(self.source, literals=True, directives=True)
-
-    @computed_once
-    def plain(self) -> str:
-        """Return the source with blanks for comments and directives."""
-        return cxx.blanked(self.source, directives=True)
-
-    @computed_once
-    def before(self) -> list[Match]:
-        """Return the tokens before the caret, the nearest first."""
-        begin = self.plain.rfind("\n", 0, max(0, self.at - _NEAR_TOKENS)) + 1  # no token is cut
-        return [*_TOKEN.finditer(self.plain, begin, self.at)][::-1]
-
-    @computed_once
-    def after(self) -> list[Match]:
-        """Return the tokens from the caret on."""
-        return [*_TOKEN.finditer(self.plain, self.at, self.at + _NEAR_TOKENS)]
-
-    @property
-    def row(self) -> tuple[int, int]:
-        """Return where the caret's line begins and ends."""
-        return self.code.rfind("\n", 0, self.at) + 1, (self.code + "\n").index("\n", self.at)
-
-    @property
-    def is_inside(self) -> bool:
-        """Return whether the caret is in braces."""
-        return self.code.count("{", 0, self.at) > self.code.count("}", 0, self.at)
-
-    @property
-    def word(self) -> str:
-        """Return the word at the caret."""
-        return cxx.word_at(self.code, self.at)
-
-    @computed_once
-    def around(self) -> tuple[str, int, list[tuple[int, int]]]:
-        """Return the function whose call encloses the caret, the offset of its (, and the spans of the arguments."""
-        at, depth = self.at - 1, 0
-        while at >= 0 and self.code[at] not in ";{}":
-            depth += (self.code[at] in ")]") - (self.code[at] in "([")
-            if depth < 0:
-                return self._called(at)
-            at -= 1
-        return "", 0, []
-
-    @computed_once
-    def call(self) -> tuple[str, int, list[tuple[int, int]]]:
-        """Return the same of the function that is called at the caret, or else around it."""
-        here = re.compile(r"[A-Za-z_]\w*\s*(?=\()").match(self.code, self.at)
-        return self._called(here.end()) if here else self.around
-
-    def _called(self, opening: int) -> tuple[str, int, list[tuple[int, int]]]:
-        head = self.code[max(0, opening - 200) : opening]
-        name = re.search(r"([A-Za-z_]\w*)\s*(?:<[^<>;()]*>|<<<[^;]*>>>)?\s*$", head)
-        if name is None or self.code[opening] != "(" or name[1] in ("if", "for", "while", "switch"):
-            return "", 0, []
-        return name[1], opening, spans(self.code, opening)
-
-    def line(self, at: int) -> int:
-        """Return the line of an offset, counted from 1."""
-        return self.source.count("\n", 0, at) + 1
-
-    def edited(self, begin: int, end: int, new: str) -> str:
-        """Return the source with another text for a part of it."""
-        return self.source[:begin] + new + self.source[end:]
-
-    def change(self, begin: int, end: int, new: str, fact: str, step: str) -> Values:
-        """Return the values for a hint on replacing a part of the source."""
-        return {"fact": fact, "step": step, "edited": self.edited(begin, end, new)}
-
-    def insert(self, text: str, at: int) -> Values:
-        """Return the values for a hint on a missing text."""
-        before = self.source[:at].rstrip()
-        last = LAST.search(before[max(0, len(before) - _LONGEST_SHOWN) :])
-        shown = text.strip()
-        where = f"behind `{last[0]}` in line {self.line(len(before))}" if last else "at the begin"
-        return self.change(at, at, text, f"`{shown}` is missing {where}", f"Write `{shown}` there")
-
-    def remove(self, token: Match) -> Values:
-        """Return the values for a hint on a superfluous token."""
-        fact = f"`{token[0]}` in line {self.line(token.start())} is one too many"
-        return self.change(*token.span(), "", fact, "Remove it")
-
-    def replace(self, token: Match, new: str) -> Values:
-        """Return the values for a hint on a wrong token."""
-        line = self.line(token.start())
-        fact = f"`{token[0]}` stands where `{new}` belongs in line {line}"
-        return self.change(*token.span(), new, fact, f"Write `{new}` in its place")
-
-
-def spot_of(context: BuildContext) -> Spot | None:
-    """Return the message's caret in the source; None if its line is none of the source's."""
-    if context.line and context.text and not context.in_source:
-        return None
-    end = len(context.source)  # a line of PTX may be none of the source's
-    return Spot(context.source, min(context.at, end) if context.line else end)
-
-
-def in_line(context: BuildContext) -> Spot:
+def in_line(context: BuildContext) -> BuildContext:
     """Return the message's caret in the line that the compiler printed."""
-    return Spot(context.text, len(context.left))
-
-
-def spans(code: str, opening: int) -> list[tuple[int, int]]:
-    """Return where each argument of a call begins and ends, whose ( is at an offset; < and > are operators there."""
-    found, depth, begin = list[tuple[int, int]](), 0, opening + 1
-    last = begin + len(cxx.enclosed(code, opening))
-    for at in range(begin, last + 1):
-        letter = code[at] if at < last else ","
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and (at == last or not depth):
-            part = code[begin:at]
-            start = begin + len(part) - len(part.lstrip())
-            found.append((start, start + len(part.strip())))
-            begin = at + 1
-    return found
-
-
-def expressions(text: str) -> list[str]:
-    """Return the arguments of a call, of which the text between ( and ) is given."""
-    return [text[begin - 1 : end - 1] for begin, end in spans(f"({text})", 0)]
+    return replace(context, source=context.text, line=1)
 
 
 # --- The rows of ``changes.ini`` ----
@@ -187,14 +59,13 @@ def of(section: str) -> Callable[[Match, BuildContext], Iterator[Values]]:
         said = [(row, found) for row in rows if (found := re.search(row["message"], match.string))]
         if not said:
             return
-        own = spot_of(context)
-        spot = own or in_line(context)  # the compiler's line of a header, or without the source
+        spot = context if context.is_own else in_line(context)
         words = _words(spot)
         if any("is" in row for row, _ in said):
-            what, line, declared = declared_as(spot.word, context)
+            what, line, declared = declared_as(cxx.word_at(spot.code, spot.at), context)
             words |= {"what": what, "declared": declared, "declared_line": str(line)}
             words["plain"] = declared.removeprefix("const ") if "const " in declared[:6] else ""
-        is_tried = own is not None and context.attempts is not None
+        is_tried = context.is_own and context.attempts is not None
         for row, found in said:
             if is_tried or {"known", "untried"} & {*row} or not {"write", "adding"} & {*row}:
                 groups = {name: simplified(text or "") for name, text in found.groupdict().items()}
@@ -204,7 +75,7 @@ def of(section: str) -> Callable[[Match, BuildContext], Iterator[Values]]:
 
 
 def _values(
-    row: Mapping[str, str], words: Mapping[str, str], spot: Spot, is_tried: bool
+    row: Mapping[str, str], words: Mapping[str, str], spot: BuildContext, is_tried: bool
 ) -> Iterator[Values]:
     if "is" in row and row["is"] != words["what"]:
         return
@@ -224,14 +95,14 @@ def _values(
 
 
 def _change(
-    row: Mapping[str, str], found: list[Match], words: Mapping[str, str], spot: Spot
+    row: Mapping[str, str], found: list[Match], words: Mapping[str, str], spot: BuildContext
 ) -> dict[str, str]:
     """Return the values for one match, or for all of them at once."""
     edited, values = spot.source, dict(words)
     for each in reversed(found):
         begin, end = each.span("old" if "old" in each.re.groupindex else 0)
         groups = {name: spot.source[slice(*each.span(name))] for name in each.re.groupindex}
-        values |= groups | {"old": spot.source[begin:end], "line": str(spot.line(begin))}
+        values |= groups | {"old": spot.source[begin:end], "line": str(spot.line_of(begin))}
         values["number"] = str(1 + sum(end < begin for _, end in spot.call[2]))
         if "write" in row:
             right = _filled(row["write"], values)
@@ -246,16 +117,16 @@ def _change(
     return texts | {"edited": edited} if "write" in row else texts
 
 
-def _words(spot: Spot) -> dict[str, str]:
+def _words(spot: BuildContext) -> dict[str, str]:
     """Return the words beside the caret that a row may use."""
-    begin, _ = spot.row
+    begin, word = spot.row[0], cxx.word_at(spot.code, spot.at)
     beside = re.search(r"(\w+)\W*$", spot.code[begin : spot.at])
-    near = "|".join(filter(None, dict.fromkeys((spot.word, beside[1] if beside else ""))))
+    near = "|".join(filter(None, dict.fromkeys((word, beside[1] if beside else ""))))
     left = LAST.search(spot.plain[max(0, begin - _NEAR) : spot.at].rstrip())
     index = r"\[([A-Za-z_]\w*)\]"
     indices = re.findall(index, spot.code[: spot.at])[-1:] or re.findall(index, spot.code)[:1]
     return {
-        "word": spot.word,
+        "word": word,
         "near": near,
         "left": left[0] if left else "",
         "operand": OPERAND,
@@ -268,18 +139,18 @@ def _words(spot: Spot) -> dict[str, str]:
     }
 
 
-def _around_caret(pattern: re.Pattern[str], spot: Spot) -> Iterable[Match]:
+def _around_caret(pattern: re.Pattern[str], spot: BuildContext) -> Iterable[Match]:
     begin, end = spot.row
     found = pattern.finditer(spot.code, max(0, begin - _NEAR), end)
     return (each for each in found if each.start() <= spot.at <= each.end())
 
 
-def _in_arguments(pattern: re.Pattern[str], spot: Spot) -> Iterable[Match | None]:
+def _in_arguments(pattern: re.Pattern[str], spot: BuildContext) -> Iterable[Match | None]:
     arguments = spot.call[2] if len(spot.call[2]) <= _MOST_ARGUMENTS else []
     return (pattern.fullmatch(spot.code, *span) for span in arguments)
 
 
-def _in_parameter(pattern: re.Pattern[str], spot: Spot) -> Iterator[Match]:
+def _in_parameter(pattern: re.Pattern[str], spot: BuildContext) -> Iterator[Match]:
     """Yield the matches in the parameter that the argument at the caret is for."""
     function, _, arguments = spot.around
     number = sum(last < spot.at for _, last in arguments)
@@ -290,7 +161,7 @@ def _in_parameter(pattern: re.Pattern[str], spot: Spot) -> Iterator[Match]:
 
 
 # Where a row searches, and how: the nearest matches first.
-_WITHIN: dict[str, Callable[[re.Pattern[str], Spot], Iterable[Match | None]]] = {
+_WITHIN: dict[str, Callable[[re.Pattern[str], BuildContext], Iterable[Match | None]]] = {
     "at": lambda pattern, spot: [pattern.match(spot.code, spot.at)],
     "inside": lambda pattern, spot: [pattern.match(spot.code, spot.at)] * spot.is_inside,
     "caret": _around_caret,
@@ -305,3 +176,201 @@ _WITHIN: dict[str, Callable[[re.Pattern[str], Spot], Iterable[Match | None]]] = 
     "text": lambda pattern, spot: [*pattern.finditer(spot.source, 0, spot.row[1])][::-1],
     "source": lambda pattern, spot: pattern.finditer(spot.code),
 }
+
+
+# --- Brackets, quotes and tokens ----
+
+_FEW = 6  # tokens on each side of the caret between which a bracket may be missing
+
+
+def repaired(match: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield changes of a source that the compiler cannot read, the likeliest first."""
+    if not context.is_own:
+        return
+    expected = re.match(r'[^\n]*\bexpected an? "(.)"', match.string)
+    wanted = expected[1] if expected else ""
+    yield from strings(match, context)
+    yield from of("repaired")(match, context)
+    yield from _macros(context, context.text)
+    if wanted in (";", ""):
+        yield from _brackets(context)
+    yield from _missing(context, wanted)
+    yield from _wrong(context, wanted)
+    yield from of("repaired-last")(match, context)
+
+
+def unbalanced(_: Match, context: BuildContext) -> Iterator[Values]:
+    """Yield the brace that is missing or superfluous, where the indentation or the end of the source shows it."""
+    # Of an #if and its #else, the compiler reads one, so braces cannot be counted.
+    if context.is_own and not re.search(r"^[ \t]*#[ \t]*el", context.source, re.MULTILINE):
+        yield from _braces(context)
+
+
+def _missing(spot: BuildContext, wanted: str) -> Iterator[Values]:
+    """Yield insertions of what the compiler expects, and of a comma or a semicolon."""
+    end = spot.before[0].end() if spot.before else 0
+    word = spot.after[0][0] if spot.after else ""
+    declared = re.search(r"}[\w\s]*$", spot.code[: spot.at])
+    if declared:  # of a class: behind it stand the words of the next declaration
+        yield spot.insert(";", declared.start() + 1)
+    if wanted in (")", "}") and re.match(r"[\w.\"(]", word) and spot.before[:1]:
+        yield spot.insert(",", end)
+    if wanted:
+        yield spot.insert(wanted, spot.at if wanted == "(" else end)
+    if wanted in (")", "]", ">"):
+        if word == ";":
+            yield spot.replace(spot.after[0], ",")
+        for token in (*spot.before[1:_FEW], *spot.after[:_FEW]):
+            yield spot.insert(wanted, token.end())
+    ended = [*spot.before[:1], *(each for each in spot.before if each.end() < spot.row[0])][:2]
+    closings = [each for each in spot.before if each[0] == "}"][:3]
+    yield from (spot.insert(";", each.end()) for each in (*ended, *closings))
+
+
+def _brackets(spot: BuildContext) -> Iterator[Values]:
+    """Yield a bracket that the statement at the caret lacks, or has one too many of."""
+    begin = max(spot.code.rfind(each, 0, spot.at) for each in ";{}") + 1
+    end = re.compile(r"[;{}]|$").search(spot.code, spot.at)
+    for opening, closing in (("(", ")"), ("[", "]")):
+        part = spot.code[begin : end.start() if end else None]
+        more = part.count(opening) - part.count(closing)
+        if more < 0:
+            found = [each for each in (*spot.after[:1], *spot.before) if each[0] == closing]
+            yield from (spot.remove(each) for each in found[:2])
+            tokens = [each for each in spot.before if each.start() >= begin]
+            yield from (spot.insert(opening, each.start()) for each in tokens[:_FEW])
+        elif more > 0:
+            tokens = [each for each in (*spot.before[::-1], *spot.after) if each.start() >= begin]
+            for each in islice(reversed(tokens), 2 * _FEW):
+                yield spot.insert(closing, each.start() if each[0] in ";{}" else each.end())
+
+
+# What is written for another: a semicolon between parameters, a point in a list, a comma for a multiplication.
+_EXCHANGED = {
+    ";": ",",
+    ",": ";",
+    ":": ";",
+    ".": ",",
+    ")": "]}",
+    "]": ")",
+    "}": ")]",
+    "(": "{",
+    "[": "(",
+}
+
+
+def _wrong(spot: BuildContext, wanted: str) -> Iterator[Values]:
+    """Yield other signs for those at the caret, and these left out."""
+    near = [*spot.after[:1], *spot.before[:1]]
+    for token in near:
+        other = wanted if token[0] in ";,:." else ""
+        yield from (spot.replace(token, each) for each in other + _EXCHANGED.get(token[0], ""))
+    further = (token for token in spot.before[1:_FEW] if token[0] == ";")
+    signs = (each for each in near if each[0].isascii() and not re.match(r"\w", each[0]))
+    yield from (spot.remove(token) for token in (*signs, *further))
+
+
+def strings(_: Match, spot: BuildContext) -> Iterator[Values]:
+    """Yield the quote that a line with an odd number of quotes lacks, and two lines that were one."""
+    if not spot.is_own:
+        return
+    begin = spot.source.rfind("\n", 0, spot.at) + 1
+    end = (spot.source + "\n").index("\n", spot.at)
+    text = spot.source[begin:end]
+    if text.replace('\\"', "").count('"') % 2 == 0:
+        return
+    line = spot.line_of(begin)
+    after = (spot.source + "\n").find("\n", end + 1)
+    if spot.source[end:after].replace('\\"', "").count('"') % 2:
+        fact = f"The string of line {line} goes on in line {line + 1}. In a Python string, \\n becomes a real line end"
+        step = "Write the source as a raw string, r'...', or double the backslash"
+        yield spot.change(end, end + 1, "\\n", fact, step)
+    for found in re.finditer(r"\s*[:,)]", text):
+        yield spot.insert('"', begin + found.start())
+
+
+_DEFINED = r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\\\n|[^\n])*"
+
+
+def _macros(spot: BuildContext, text: str) -> Iterator[Values]:
+    """Yield the bracket that a macro of the line lacks, and the backslash of one that ends before the line."""
+    words = {*re.findall(r"\w+", text)}
+    for defined in islice(
+        re.finditer(_DEFINED, spot.source[: spot.at], re.MULTILINE), _MOST_MACROS
+    ):
+        line, end = spot.line_of(defined.start()), len(defined[0].rstrip()) + defined.start()
+        value = cxx.blanked(defined[0], literals=True)
+        for opening, closing in ("()", "[]", "{}") if defined[1] in words else ():
+            if value.count(opening) > value.count(closing):
+                fact = f"The macro {defined[1]}, which line {line} defines, has a {opening} that is not closed"
+                yield spot.change(end, end, closing, fact, f"Write {closing} at its end")
+            elif value.count(opening) < value.count(closing):
+                at = defined.start() + value.rindex(closing)
+                fact = (
+                    f"The macro {defined[1]}, which line {line} defines, has a {closing} too many"
+                )
+                yield spot.change(at, at + 1, "", fact, "Remove it")
+        last = spot.line_of(end)
+        if last > line and 0 < spot.line_of(spot.at) - last <= _NEXT_LINES:
+            fact = f"Line {last} ends the macro {defined[1]}: it has no backslash at its end"
+            yield spot.change(end, end, " \\", fact, "Write one there")
+
+
+_MOST_MACROS = 200
+_NEXT_LINES = 3
+
+
+_LABEL = re.compile(r"(?:case\b.*|default\s*|public\s*|private\s*|protected\s*|\w+\s*):")
+
+
+def _braces(spot: BuildContext) -> Iterator[Values]:
+    code = spot.code
+    more = code.count("{") - code.count("}")
+    if not more:
+        return
+    starts = [0, *(each.end() for each in re.finditer("\n", code))]
+    first = 1
+    for number, text, depth, (begin, outer, first) in _lines(code):  # noqa: B007
+        start = starts[number - 1]
+        if more > 0 and depth < outer + (text[0] not in "{}"):
+            fact = f"Line {number} is indented no further than line {begin}, whose {{ is still open"
+            yield spot.change(start, start, "}\n", fact, f"Add a }} before line {number}")
+        if more < 0 and text[0] == "}" and depth > outer:
+            fact = f"Line {number} is indented further than line {begin}, whose {{ it closes"
+            at = code.index("}", start)
+            yield spot.change(at, at + 1, "", fact, f"Remove the }} of line {number}")
+    end, at = len(code.rstrip()), code.rfind("}")
+    if more > 0:
+        fact = f"The {{ of line {first} is not closed"
+        yield spot.change(end, end, "\n}", fact, "Write } behind its last statement")
+    else:
+        fact = f"The }} in line {spot.line_of(at)} closes nothing"
+        yield spot.change(at, at + 1, "", fact, "Remove it")
+
+
+def _lines(code: str) -> Iterator[tuple[int, str, int, tuple[int, int, int]]]:
+    """Yield the lines inside braces whose indentation can be compared: number, text, indentation, and the block.
+
+    The block's parts are the line and the indentation of the statement that opens it, and the first line of all.
+    """
+    # Each open { has its statement's line and indentation, and its block's indentation.
+    stack: list[list[int]] = []
+    first = head = 0
+    last = ";"
+    for number, line in enumerate(code.expandtabs(4).split("\n"), 1):
+        text = line.strip()
+        if not text or _LABEL.match(text):
+            continue
+        depth = len(line) - len(line.lstrip())
+        first, head = (number, depth) if last in ";{}" else (first, min(head, depth))
+        if stack and stack[-1][2] < 0:
+            stack[-1][2] = depth
+        begin, outer, inner = stack[-1] if stack else (number, -1, 0)
+        if begin != number and inner > outer:
+            yield number, text, depth, (begin, outer, stack[0][0])
+        for brace in re.findall(r"[{}]", text):
+            if brace == "{":
+                stack.append([first, head, -1])
+            else:
+                del stack[-1:]
+        last = text[-1]

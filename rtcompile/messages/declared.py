@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
+from os.path import commonprefix
 
-from rtcompile.messages.facts import TABLES, BuildContext, Match
+from rtcompile.messages.facts import BuildContext, Match
 from rtcompile.request import cxx
 
 _SHORT = 4
@@ -65,19 +66,12 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 def _is_one_edit(one: str, other: str) -> bool:
     """Return whether one letter more, less or other, or two exchanged, makes `other` of `one`."""
-    short, long = sorted((one, other), key=len)
-    at = next(
-        (at for at, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]),
-        len(short),
-    )
-    if len(short) < len(long):
-        return short[at:] == long[at + 1 :]
-    is_swap = short[at + 1 : at + 2] + short[at : at + 1] == long[at : at + 2]
-    if len(one) < _SHORT and not is_swap:  # another short word is one letter away from many
-        return False
-    return one != other and (
-        short[at + 1 :] == long[at + 1 :] or (is_swap and short[at + 2 :] == long[at + 2 :])
-    )
+    begin = len(commonprefix([one, other]))  # noqa: RUF071  # of letters
+    end = len(commonprefix([one[begin:][::-1], other[begin:][::-1]]))  # noqa: RUF071
+    before, after = one[begin : len(one) - end], other[begin : len(other) - end]
+    if len(before) == len(after) == 1:  # another short word is one letter away from many
+        return len(one) >= _SHORT
+    return {len(before), len(after)} == {0, 1} or (len(before) == 2 and before == after[::-1])
 
 
 _NOT_TYPES = "return|else|goto|case|throw|delete|new|co_return|typename|and|or|not"
@@ -143,40 +137,23 @@ def qualified(word: str, code: str) -> str:
 def all_qualified(
     word: str,
     code: str,
-    starts: Collection[int] | None = None,
+    starts: Iterable[int] | None = None,
     kinds: str = "namespace|struct|class",
 ) -> Iterator[str]:
     """Yield the name with its namespaces and classes for each declaration in one of these, or for those at `starts`."""
     if starts is None:
-        starts = {each.start(1) for each in declarations(word, code) if each[0][-1] not in "),"}
-    macros = TABLES["namespaces"]
-    tokens = re.compile(
-        rf"\b(?P<macro>{'|'.join(macros)})\b|\b(?P<kind>inline\s+namespace|enum\b(?:\s+class)?|extern|{kinds})\b\s*"
-        rf"(?P<name>[\w:]*)[^;{{}}()<>=]{{0,300}}(?={{)|[{{}}]|\b{re.escape(word)}\b"
+        starts = (each.start(1) for each in declarations(word, code) if each[0][-1] not in "),")
+    scope = re.compile(
+        rf"\b(?:(?P<transparent>inline\s+namespace|enum(?:\s+class)?|extern)\b|(?:{kinds})\s)\s*(?P<name>[\w:]*)[^()<>=]{{0,300}}$"
     )
-    scopes: list[str] = []
-    opening = ""
-    for token in tokens.finditer(code) if starts else ():
-        outer = [each for each in scopes if each != _TRANSPARENT]
-        if token["macro"]:
-            if macros[token["macro"]] == "}":
-                del scopes[-1:]
-            else:
-                scopes.append(macros[token["macro"]])
-        elif token["kind"]:
-            opening = _TRANSPARENT if token["kind"][0] in "ie" else token["name"]
-            if token["name"] == word and outer and all(scopes):
-                yield "::".join((*outer, word))
-        elif token[0] == "{":
-            scopes.append(opening)
-            opening = ""
-        elif token[0] == "}":
-            del scopes[-1:]
-        elif token.start() in starts and outer and all(scopes):
-            yield "::".join((*outer, word))
+    for heads in cxx.around(code, islice(sorted(starts), _MOST_QUALIFIED)):
+        found = [scope.search(head) for head in heads[:-1]]
+        names = [each and each["name"] for each in found if not (each and each["transparent"])]
+        if names and all(names):
+            yield "::".join((*filter(None, names), word))
 
 
-_TRANSPARENT = "-"  # an enumeration, an inline namespace, extern "C"
+_MOST_QUALIFIED = 20  # of one name: further ones are overloads
 _MOST_DECLARATIONS = 200  # of one name: a hint is worth no more time than that
 _MOST_TEMPLATES = 1000  # of a source: a hint is worth no more time than that
 _LONGEST_HEAD = 500

@@ -409,15 +409,10 @@ def simplified(text: str) -> str:
     return text if opened else parts[0]
 
 
-def split(text: str) -> list[str]:
-    """Return the parts of a list that are separated by commas outside brackets."""
-    return [part for part in cxx.split(text) if part]
-
-
 def arguments(frame: str) -> dict[str, str]:
     """Return the template arguments of ``instantiation of "f<N>() [with N=5]"``, shortened, by parameter."""
     inside = simplified(frame).partition("[with ")[2].rpartition("]")[0]
-    pairs = (each.partition("=") for each in split(inside))
+    pairs = (each.partition("=") for each in cxx.split(inside) if each)
     return {name: value for name, _, value in pairs}
 
 

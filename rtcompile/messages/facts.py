@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import configparser
-import functools
 import glob
 import os
 import re
 import signal as signals
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from rtcompile.diagnostic import Diagnostic
 from rtcompile.files.headers import SearchDir
+from rtcompile.named import computed_once
 from rtcompile.request import cxx
 from rtcompile.request.values import Arch
 
 if TYPE_CHECKING:
-    from rtcompile.messages.available import HeaderAdvice
     from rtcompile.messages.diagnostics import Attempts
 
 
@@ -63,11 +62,15 @@ _PART_NAMES = {
 }
 
 
+_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[\w.]+|\S')
+_NEAR_TOKENS = 600  # characters before and behind the caret in which tokens are looked for
+_LONGEST_SHOWN = 40
+LAST = re.compile(r"[\w.]+(?:\[[^\[\]\n]*\])*$|\S$")
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)", re.MULTILINE)
 _MOST_INCLUDED = 200  # at one depth: a hint is worth no more time than that
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuildContext:
     """The build to which a message belongs; every field is optional."""
 
@@ -80,7 +83,7 @@ class BuildContext:
     versions: Mapping[str, str] = field(default_factory=dict)
     search: tuple[SearchDir, ...] = ()
     source: str = ""
-    package_of: Callable[[str], HeaderAdvice | None] = lambda _: None
+    package_of: Callable[[str], Values | None] = lambda _: None
     # The functions that the compiler's headers declare, for names that are nearly right.
     device_names: Callable[[], Iterable[str]] = lambda: ()
     # The message's line in `source`, its column, the compiler's excerpt, and its notes.
@@ -98,25 +101,11 @@ class BuildContext:
             return ""
         return self.attempts.proof(self.error, source, options)
 
-    def only(self, facts: str) -> BuildContext | None:
-        """Return a context with only the named fields; None if one without a question mark is not known."""
-        names = [name for name in facts.split() if name != "words"]
-        if not all(name.endswith("?") or getattr(self, name) for name in names):
-            return None
-        kept = {name.rstrip("?") for name in names}
-        kept |= {"column", "excerpt", "notes"} if "line" in kept else set()
-        return BuildContext(**{name: getattr(self, name) for name in kept})
-
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
         text = f"{_PART_NAMES.get(part, part)} {self.versions.get(part, '')}".rstrip()
         folder = next((d.path for d in self.search if d.label == part), "")
         return f"{text} ({folder})" if folder else text
-
-    def version_pair(self, part: str) -> tuple[int, int] | None:
-        """Return ``(12, 9)`` for a part of version 12.9.86, None if it is not known."""
-        numbers = re.match(r"(\d+)\.(\d+)", self.versions.get(part, ""))
-        return (int(numbers[1]), int(numbers[2])) if numbers else None
 
     @property
     def text(self) -> str:
@@ -145,15 +134,105 @@ class BuildContext:
         return [each.strip() for each in own] == [self.text.strip()]
 
     @property
+    def is_own(self) -> bool:
+        """Return whether the caret is in the source: in its line, or, for a message without a line, at its end."""
+        return not (self.line and self.text) or self.in_source
+
+    @computed_once
     def at(self) -> int:
         """Return the offset of the caret in the source."""
+        end = len(self.source)  # a line of PTX may be none of the source's
         lines = self.source.split("\n")[: max(0, self.line - 1)]
-        return sum(len(line) + 1 for line in lines) + max(0, self.column - 1)
+        at = sum(len(line) + 1 for line in lines) + max(0, self.column - 1)
+        return min(at, end) if self.line else end
 
-    @property
+    @computed_once
     def code(self) -> str:
         """Return the source with blanks for comments, literals and directives."""
         return cxx.blanked(self.source, literals=True, directives=True)
+
+    @computed_once
+    def plain(self) -> str:
+        """Return the source with blanks for comments and directives."""
+        return cxx.blanked(self.source, directives=True)
+
+    @computed_once
+    def before(self) -> list[Match]:
+        """Return the tokens before the caret, the nearest first."""
+        begin = self.plain.rfind("\n", 0, max(0, self.at - _NEAR_TOKENS)) + 1  # no token is cut
+        return [*_TOKEN.finditer(self.plain, begin, self.at)][::-1]
+
+    @computed_once
+    def after(self) -> list[Match]:
+        """Return the tokens from the caret on."""
+        return [*_TOKEN.finditer(self.plain, self.at, self.at + _NEAR_TOKENS)]
+
+    @property
+    def row(self) -> tuple[int, int]:
+        """Return where the caret's line begins and ends."""
+        return self.code.rfind("\n", 0, self.at) + 1, (self.code + "\n").index("\n", self.at)
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether the caret is in braces."""
+        return self.code.count("{", 0, self.at) > self.code.count("}", 0, self.at)
+
+    @computed_once
+    def around(self) -> tuple[str, int, list[tuple[int, int]]]:
+        """Return the function whose call encloses the caret, the offset of its (, and the spans of the arguments."""
+        at, depth = self.at - 1, 0
+        while at >= 0 and self.code[at] not in ";{}":
+            depth += (self.code[at] in ")]") - (self.code[at] in "([")
+            if depth < 0:
+                return self._called(at)
+            at -= 1
+        return "", 0, []
+
+    @computed_once
+    def call(self) -> tuple[str, int, list[tuple[int, int]]]:
+        """Return the same of the function that is called at the caret, or else around it."""
+        here = re.compile(r"[A-Za-z_]\w*\s*(?=\()").match(self.code, self.at)
+        return self._called(here.end()) if here else self.around
+
+    def _called(self, opening: int) -> tuple[str, int, list[tuple[int, int]]]:
+        head = self.code[max(0, opening - 200) : opening]
+        name = re.search(r"([A-Za-z_]\w*)\s*(?:<[^<>;()]*>|<<<[^;]*>>>)?\s*$", head)
+        if name is None or self.code[opening] != "(" or name[1] in ("if", "for", "while", "switch"):
+            return "", 0, []
+        return name[1], opening, spans(self.code, opening)
+
+    def line_of(self, at: int) -> int:
+        """Return the line of an offset, counted from 1."""
+        return self.source.count("\n", 0, at) + 1
+
+    def edited(self, begin: int, end: int, new: str) -> str:
+        """Return the source with another text for a part of it."""
+        return self.source[:begin] + new + self.source[end:]
+
+    def change(self, begin: int, end: int, new: str, fact: str, step: str) -> Values:
+        """Return the values for a hint on replacing a part of the source."""
+        return {"fact": fact, "step": step, "edited": self.edited(begin, end, new)}
+
+    def insert(self, text: str, at: int) -> Values:
+        """Return the values for a hint on a missing text."""
+        before = self.source[:at].rstrip()
+        last = LAST.search(before[max(0, len(before) - _LONGEST_SHOWN) :])
+        shown = text.strip()
+        where = (
+            f"behind `{last[0]}` in line {self.line_of(len(before))}" if last else "at the begin"
+        )
+        return self.change(at, at, text, f"`{shown}` is missing {where}", f"Write `{shown}` there")
+
+    def remove(self, token: Match) -> Values:
+        """Return the values for a hint on a superfluous token."""
+        fact = f"`{token[0]}` in line {self.line_of(token.start())} is one too many"
+        return self.change(*token.span(), "", fact, "Remove it")
+
+    def replace(self, token: Match, new: str) -> Values:
+        """Return the values for a hint on a wrong token."""
+        line = self.line_of(token.start())
+        fact = f"`{token[0]}` stands where `{new}` belongs in line {line}"
+        return self.change(*token.span(), new, fact, f"Write `{new}` in its place")
 
     def user_dirs(self) -> tuple[str, ...]:
         """Return the directories that the user's own ``-I`` options added."""
@@ -206,10 +285,9 @@ class BuildContext:
             for name in dict.fromkeys(names[:_MOST_INCLUDED]):
                 seen.add(name)
                 paths = (os.path.join(directory.path, name) for directory in self.search)
-                path = next(filter(os.path.isfile, paths), "")
-                with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-                    texts.append(file.read())
-                    yield texts[-1]
+                if text := next(filter(None, map(text_of, paths)), ""):
+                    texts.append(text)
+                    yield text
 
     def with_header(self, header: str) -> str:
         """Return the source with one more header, before the first that it includes; "" without a source."""
@@ -231,9 +309,25 @@ class BuildContext:
             lines[self.line - 1] = own[:at] + right + own[at + len(text) :]
         return "\n".join(lines)
 
-    def has_option(self, *spellings: str) -> bool:
-        """Whether the command line contains an option that begins with one of `spellings`."""
-        return any(option.startswith(spellings) for option in self.options)
+
+def spans(code: str, opening: int) -> list[tuple[int, int]]:
+    """Return where each argument of a call begins and ends, whose ( is at an offset; < and > are operators there."""
+    found, depth, begin = list[tuple[int, int]](), 0, opening + 1
+    last = begin + len(cxx.enclosed(code, opening))
+    for at in range(begin, last + 1):
+        letter = code[at] if at < last else ","
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and (at == last or not depth):
+            part = code[begin:at]
+            start = begin + len(part) - len(part.lstrip())
+            found.append((start, start + len(part.strip())))
+            begin = at + 1
+    return found
+
+
+def expressions(text: str) -> list[str]:
+    """Return the arguments of a call, of which the text between ( and ) is given."""
+    return [text[begin - 1 : end - 1] for begin, end in spans(f"({text})", 0)]
 
 
 def renamed(source: str, word: str, right: str) -> str:
@@ -249,11 +343,16 @@ def headers_in(folder: str, *patterns: str) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of the headers that are directly in a folder."""
     for pattern in patterns or ("*.h", "*.hpp", "*.cuh"):
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
-            try:
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    yield os.path.basename(path), file.read()
-            except OSError:
-                continue
+            yield os.path.basename(path), text_of(path)
+
+
+def text_of(path: str) -> str:
+    """Return the text of a file; "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 # A function of the match of a message's pattern and of a build, for a row of ``catalogue.ini``, here and in the modules
@@ -281,10 +380,11 @@ _SHELL_TEXTS = {"Segmentation fault": "11", "Aborted": "6"}  # what shells print
 
 def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
     """Apply to an option that a newer NVRTC than this one knows."""
-    needs, own = TABLES["first nvrtc"].get(match["name"]), context.version_pair("nvrtc")
-    known = needs and re.match(r"(\d+)\.(\d+)", needs)
-    is_newer = own and known and own >= (int(known[1]), int(known[2]))
-    return {"needs": needs} if needs and not is_newer else None
+    needs = TABLES["first nvrtc"].get(match["name"], "")
+    own, first = (
+        [*map(int, re.findall(r"\d+", each))] for each in (context.versions.get("nvrtc", ""), needs)
+    )
+    return {"needs": needs} if needs and own < (first if own else [1]) else None
 
 
 def declared_in(match: Match, context: BuildContext) -> Values | None:
@@ -315,15 +415,22 @@ def beyond_arch(match: Match, context: BuildContext) -> Values | None:
     return {"needs": f"sm_{needs}", "identifier": name}
 
 
-def _older_than(wanted: int, match: Match, context: BuildContext) -> Values | None:
+def older_than(wanted: str) -> Fill:
     """Apply to a build whose -std is an earlier one; no build has C++20 without the option."""
-    given, year = _standard(context)
-    if year >= wanted or (not year and wanted < 20):
-        return None
-    what = next((text for text in match.groups() if text), "")
-    standard = f"the options have {given}" if given else "the compiler read an older standard"
-    adding = f"-std=c++{wanted}"
-    return {"what": what.strip(), "given": standard, "adding": adding, "known": "yes"}
+
+    def standard(match: Match, context: BuildContext) -> Values | None:
+        given, year = _standard(context)
+        if year >= int(wanted) or (not year and int(wanted) < 20):
+            return None
+        what = next(filter(None, match.groups()), "").strip()
+        said = f"the options have {given}" if given else "the compiler read an older standard"
+        return {"what": what, "given": said, "adding": f"-std=c++{wanted}", "known": "yes"}
+
+    return standard
+
+
+def packaged(match: Match, context: BuildContext) -> Values | None:
+    return context.package_of(match["header"])
 
 
 def _standard(context: BuildContext) -> tuple[str, int]:
@@ -362,32 +469,34 @@ def cutlass(match: Match, context: BuildContext) -> Values:
     return {"found": f"{name} and {context.describe('cccl')}", "step": step}
 
 
-def instruction(match: Match, _: BuildContext) -> Values | None:
-    rows = TABLES["instructions"].items()
-    where = next((text for name, text in rows if match["instruction"].startswith(name)), "")
-    return {"where": where} if where else None
-
-
 def signal(match: Match, context: BuildContext) -> Values:
     number = int(match["signal"] or _SHELL_TEXTS[match[0]])
     other = "nvrtc" if context.backend == "nvcc" else "nvcc"
     return {"how": signals.Signals(number).name, "other": other}
 
 
-_ONE_LETTER = re.compile(r"(?:-D ?|--define-macro=)[A-Za-z]\w?(?:=|$)")
-# The values that one expression gives, by the row's ``values``.
-SIMPLE: dict[str, Fill] = {
-    "host_header": lambda match, _: (
-        {"instead": found} if (found := TABLES["std"].get(match["header"])) else None
-    ),
-    "packaged": lambda match, build: (
-        advice._asdict() if (advice := build.package_of(match["header"])) else None
-    ),
-    **{f"before_cpp{year}": functools.partial(_older_than, year) for year in (14, 17, 20)},
-    "minimal": lambda _, build: {} if build.has_option("-minimal", "--minimal") else None,
-    "one_letter": lambda _, build: (
-        {"macros": ", ".join(found)}
-        if (found := [*filter(_ONE_LETTER.match, build.options)])
-        else None
-    ),
-}
+def row_of(table: str) -> Fill:
+    """Apply to a first group of the pattern that a key of a table fits in any case, and return its row."""
+
+    def looked_up(match: Match, _: BuildContext) -> Values | None:
+        name = _plain(next(filter(None, match.groups()), ""))
+        rows = (row for key, row in TABLES[table].items() if fnmatchcase(name, _plain(key)))
+        return {"row": row.replace(" | ", " ", 1)} if (row := next(rows, None)) else None
+
+    return looked_up
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def with_option(pattern: str) -> Fill:
+    """Apply to a build with an option that begins with a pattern; return all such options."""
+
+    def found(match: Match, context: BuildContext) -> Values | None:
+        kind = (match.groupdict().get("kind") or "").upper()
+        begins = re.compile(pattern.replace("{KIND}", kind))
+        given = ", ".join(filter(begins.match, context.options))
+        return {"given": given} if given else None
+
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -46,37 +46,19 @@ class _Case(NamedTuple):
         line = line_in_source(self.error, self.source, self.name)
         return line > 0 and is_device_code(self.source, line, self.error.column)
 
-    @property
-    def includes(self) -> bool:
-        """Whether the source or its options include a header."""
-        given = any(
-            option.lstrip("-").startswith(("include=", "pre-include=")) for option in self.options
-        )
-        return given or any(each.name == "include" for each in cxx.Text(self.source).directives())
 
-
-class _Rule(NamedTuple):
-    """A section of ``fallback.ini``."""
-
-    pattern: str
-    reason: str
-    when: tuple[str, ...]
-    flags: str
-    action: str
-    before: bool
-
-    def apply(self, case: _Case) -> Decision | None:
-        """Return the rule's decision about an error; None if the rule does not apply."""
-        match = re.search(self.pattern, case.error.message)
-        name = match[1] if match is not None and match.re.groups else ""
-        if match is None or not all(_CONDITIONS[each](name, case) for each in self.when):
-            return None
-        std, header = facts.STD.get(name, ""), facts.GLOBAL.get(name, "")
-        reason, *flags = (
-            text.format(name, std_header=std, global_header=header)
-            for text in (self.reason, *self.flags.split())
-        )
-        return Decision("add-flags" if flags else self.action, reason, tuple(flags))
+def _by_rule(rule: Mapping[str, str], case: _Case) -> Decision | None:
+    """Return the decision of a section of ``fallback.ini`` about an error; None if it does not apply."""
+    match = re.search(rule["pattern"].replace("\n", ""), case.error.message)
+    name = match[1] if match is not None and match.re.groups else ""
+    if match is None or not all(_CONDITIONS[each](name, case) for each in rule["when"].split()):
+        return None
+    std, header = facts.STD.get(name, ""), facts.GLOBAL.get(name, "")
+    reason, *flags = (
+        text.format(name, std_header=std, global_header=header)
+        for text in (rule["reason"], *rule["flags"].split())
+    )
+    return Decision("add-flags" if flags else rule["action"], reason, tuple(flags))
 
 
 def _of_device_runtime(name: str, case: _Case) -> bool:
@@ -85,7 +67,7 @@ def _of_device_runtime(name: str, case: _Case) -> bool:
     A header also has code for the host: there, the name of a host function does not count.
     """
     in_header = line_in_source(case.error, case.source, case.name) <= 0
-    fits = not case.declared.runtime(name) if in_header else case.in_device_code
+    fits = not case.declared.host_api(name) if in_header else case.in_device_code
     return fits and case.declared.device_runtime(name)
 
 
@@ -95,11 +77,10 @@ def _is_held_by_device_code(header: str, source: str) -> bool:
     NVCC rejects it, since constructing one calls a host function.
     """
     variable = re.compile(rf"\bstd\s*::\s*{re.escape(header)}\s*<[^;&*()]*>\s*\w+\s*[;({{=]")
+    heads = _declarations(source, [each.start() for each in variable.finditer(source)])
     return any(
-        cxx.has_word(head, ("__global__", "__device__"))
-        and not cxx.has_word(head, ("__host__",))
-        and variable.search(source, start, end) is not None
-        for start, end, head in _marked(source)[1]
+        cxx.has_word(head, ("__global__", "__device__")) and not cxx.has_word(head, ("__host__",))
+        for head in heads
     )
 
 
@@ -113,6 +94,13 @@ def _qualified_by_std(_: str, case: _Case) -> bool:
         and re.search(r"(?<![\w:])(?:::)?std\s*::\s*(?:\w+\s*::\s*)*$", line[:at]) is not None
         and case.declared.std(name[0])
     )
+
+
+def _includes(_: str, case: _Case) -> bool:
+    """Whether the source or its options include a header."""
+    options = ("include=", "pre-include=")
+    given = any(option.lstrip("-").startswith(options) for option in case.options)
+    return given or any(each.name == "include" for each in cxx.Text(case.source).directives())
 
 
 def _in_host_library(_: str, case: _Case) -> bool:
@@ -137,14 +125,13 @@ _UNKNOWN = r'(?:identifier|the global scope has no) "(\w+)"'
 # What a section of ``fallback.ini`` may require of an error, by the name in its message.
 _CONDITIONS: dict[str, Callable[[str, _Case], bool]] = {
     "host-code": lambda _, case: not case.in_device_code,
-    "includes": lambda _, case: case.includes,
+    "includes": _includes,
     "packaged": lambda name, case: case.package_of(name) is not None,
     "unpackaged": lambda name, case: case.package_of(name) is None,
     "host-header": lambda name, case: case.declared.host_header(name),
     "not-in-kernels": lambda name, case: not _is_held_by_device_code(name, case.source),
     "device-runtime": _of_device_runtime,
-    "runtime": lambda name, case: case.declared.runtime(name),
-    "driver": lambda name, case: case.declared.driver(name),
+    "host-api": lambda name, case: case.declared.host_api(name),
     "std": lambda name, case: case.declared.std(name),
     "c-library": lambda name, case: case.declared.c_library(name),
     "brought-along": lambda name, case: case.declared.brought_along(name),
@@ -154,18 +141,8 @@ _CONDITIONS: dict[str, Callable[[str, _Case], bool]] = {
     "extended-lambda": lambda _, case: any("extended-lambda" in each for each in case.options),
     "host-library": _in_host_library,
 }
-_RULES = [
-    _Rule(
-        row["pattern"].replace("\n", ""),
-        row["reason"],
-        tuple(row.get("when", "").split()),
-        row.get("flags", ""),
-        row.get("action", "nvcc"),
-        "before" in row,
-    )
-    for name, row in facts.read_sections("fallback.ini").items()
-    if name != "DEFAULT"
-]
+_TABLE = facts.read_sections("fallback.ini")
+_RULES = [_TABLE[name] for name in _TABLE.sections()]
 
 
 def decide(
@@ -184,11 +161,11 @@ def decide(
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
     cases = [_Case(each, source, name, given, package_of, declared) for each in decisive]
-    before, usual = ([rule for rule in _RULES if rule.before is each] for each in (True, False))
     for case in cases:
-        if verdict := next(filter(None, (rule.apply(case) for rule in before)), None):
+        before = (_by_rule(rule, case) for rule in _RULES if rule["before"])
+        if verdict := next(filter(None, before), None):
             return verdict
-    found = (filter(None, (rule.apply(case) for rule in usual)) for case in cases)
+    found = (filter(None, (_by_rule(rule, case) for rule in _RULES)) for case in cases)
     verdicts = [next(each, _MISTAKE) for each in found] or [_MISTAKE]
     chosen = next((each for each in verdicts if each.action == "nvcc"), verdicts[0])
     if chosen.action == "error":
@@ -231,39 +208,23 @@ _SCOPE = re.compile(r"\b(?:namespace|class|struct|union|extern)\b")
 def is_device_code(source: str, line: int, column: int) -> bool:
     """Whether the outermost declaration around a line and column (from 1) is marked for the device."""
     begin = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
-    at = begin + max(0, column - 1)
-    marks, declarations = _marked(source)
-    heads = (head for start, stop, head in declarations if start <= at < stop)
-    return cxx.has_word(next(heads, ""), marks)
+    head = next(_declarations(source, [begin + max(0, column - 1)]))
+    return cxx.has_word(head, _marks(source))
 
 
 @functools.lru_cache(maxsize=2)  # needed for each error of a source
-def _marked(source: str) -> tuple[list[str], list[tuple[int, int, str]]]:
-    """Return the marks of device code in a source, and its declarations."""
+def _marks(source: str) -> list[str]:
+    """Return the marks of device code in a source."""
     marks = [*_MARKS]
     for directive in cxx.Text(source).directives():
         body = directive.body
         if directive.name == "define" and cxx.has_word(body, ("__device__", "__global__")):
             marks.append(cxx.word_at(body, 0))
-    return marks, [*_declarations(source)]
+    return marks
 
 
-def _declarations(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield begin, end and head (the text before the body) of each declaration outside functions."""
-    code = cxx.blanked(source, literals=True, directives=True)
-    start = depth = 0  # where the declaration begins; how many braces are open in it
-    head = ""
-    for match in re.finditer(r"[{};]", code):
-        symbol, end = match[0], match.end()
-        if symbol == "{":
-            if depth == 0:
-                head = code[start : match.start()]
-                if _SCOPE.search(head) and "(" not in head:
-                    start, head = end, ""
-                    continue
-            depth += 1
-        elif symbol == "}" and depth:
-            depth -= 1
-        if depth == 0:
-            yield start, end, head or code[start : match.start()]
-            start, head = end, ""
+def _declarations(source: str, offsets: Sequence[int]) -> Iterator[str]:
+    """Yield the text before the body of the outermost declaration around each offset, other than namespaces and classes."""
+    code = cxx.blanked(source, literals=True, directives=True) if offsets else ""
+    for heads in cxx.around(code, offsets):
+        yield next((head for head in heads if not _SCOPE.search(head) or "(" in head), "")

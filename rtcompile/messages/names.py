@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from itertools import zip_longest
 
 from rtcompile.cubin import simple_name
@@ -18,7 +17,6 @@ from rtcompile.messages.declared import (
     scope_end,
     templates,
 )
-from rtcompile.messages.diagnostics import split
 from rtcompile.messages.facts import DECLARED, STD, TABLES, BuildContext, Match, Values, renamed
 from rtcompile.request import cxx
 from rtcompile.request.option_table import SPECS
@@ -65,74 +63,58 @@ def std_instead(match: Match, context: BuildContext) -> Values | None:
     return {"member": member, "instead": instead, "why": f": {why}" if why else ""}
 
 
-def header_elsewhere(match: Match, context: BuildContext) -> Values | None:
-    """Return which project a missing header belongs to, and what to do without it."""
-    header = match["header"]
-    rows = (text for name, text in TABLES["headers"].items() if fnmatchcase(header, name))
-    about, _, step = next(rows, "").partition(". ")
-    number = f"{len(context.search)} searched" if context.search else "searched"
-    return {"about": about, "step": f"{step}.", "number": number} if about else None
-
-
 def declared_further(match: Match, context: BuildContext) -> Iterator[Values]:
     """Yield where the source declares the name, if not where the error looks for it."""
-    word, code = match["identifier"], context.code
-    whole = qualified(word, code)
-    if whole and whole != word:
-        scope = whole.split("::")[-2]
-        if re.search(rf":[^;{{}}?]{{0,300}}\b{scope}\s*<[^;{{}}]{{0,300}}{{", code):
-            where = f"is a member of the base class {scope}, which depends on a template's parameter, so C++ does not look for it there"
-            right = f"this->{word}"
-            yield {
-                "where": where,
-                "step": f"Write {right}",
-                "edited": context.with_text(word, right),
-            }
-        every = [*dict.fromkeys(all_qualified(word, code))]
-        where = f"is declared in a namespace or class, as {' and as '.join(every)}"
-        step = f"Write {' or '.join(every)}"
-        for each in every:
-            yield {"where": where, "step": step, "edited": context.with_text(word, each)}
-    yield from _inside(word, context)
-    if whole and whole != word:
-        return
-    if values := _out_of_scope(word, context):
+    word = match["identifier"]
+    for where, right in (*_in_scopes(word, context), *_inside(word, context)):
+        edited = context.with_text(word, right)
+        yield {"where": where, "step": f"Write {right}", "edited": edited}
+    if not qualified(word, context.code) and (values := _out_of_scope(word, context)):
         yield values
 
 
-def _inside(word: str, context: BuildContext) -> Iterator[Values]:
-    """Yield a value of an enumeration, or a member of a class, with the name that it needs before it."""
+def _in_scopes(word: str, context: BuildContext) -> Iterator[tuple[str, str]]:
+    """Yield a base class, or the namespaces and classes, that declare a name, and how it is written there."""
+    every = [*dict.fromkeys(all_qualified(word, context.code))]
+    scope = every[0].split("::")[-2] if every else ""
+    if every and re.search(rf":[^;{{}}?]{{0,300}}\b{scope}\s*<[^;{{}}]{{0,300}}{{", context.code):
+        yield (
+            f"is a member of the base class {scope}, which depends on a template's parameter, so C++ does not look for it there",
+            f"this->{word}",
+        )
+    for each in every:
+        yield f"is declared in a namespace or class, as {' and as '.join(every)}", each
+
+
+def _inside(word: str, context: BuildContext) -> Iterator[tuple[str, str]]:
+    """Yield the enumeration or the class that has a value or a member, and the name with what it needs before it."""
     code = context.code
     for found in re.finditer(
         r"\benum\s+(?:(?:class|struct)\s+)?(\w+)[^{};]{0,80}{([^{}]{0,3000})}", code
     ):
         if re.search(rf"(?:^|,)\s*{word}\s*(?:$|[,=])", found[2]):
-            line = code.count("\n", 0, found.start()) + 1
             enum = qualified(found[1], code) or found[1]
-            for whole in (f"{enum}::{word}", f"{enum.rpartition('::')[0]}::{word}"):
-                where = f"is a value of the enumeration {found[1]} of line {line}"
-                edited = context.with_text(word, whole)
-                yield {"where": where, "step": f"Write {whole}", "edited": edited}
+            where = (
+                f"is a value of the enumeration {found[1]} of line {context.line_of(found.start())}"
+            )
+            yield where, f"{enum}::{word}"
+            yield where, f"{enum.rpartition('::')[0]}::{word}"
     for found in re.finditer(r"\b(?:struct|class)\s+(\w+)[^{};]{0,300}{", code):
-        body = cxx.enclosed(code, found.end() - 1)
-        if not re.search(rf"\b{word}\s*[;,=(\[{{]", body):
+        if not re.search(rf"\b{word}\s*[;,=(\[{{]", cxx.enclosed(code, found.end() - 1)):
             continue
-        line = code.count("\n", 0, found.start()) + 1
-        where = f"is a member of {found[1]}, which line {line} declares"
+        where = f"is a member of {found[1]}, which line {context.line_of(found.start())} declares"
         objects = re.findall(
             rf"\b{found[1]}(?:<[^<>;]*>)?\s*(?:const\s*)?([*&]?)\s*(\w+)\s*[;,)=({{]", code
         )
         parts = [f"{name}{'->' if star == '*' else '.'}{word}" for star, name in objects]
-        for whole in (f"{found[1]}::{word}", *dict.fromkeys(parts)):
-            edited = context.with_text(word, whole)
-            yield {"where": where, "step": f"Write {whole}", "edited": edited}
+        yield from ((where, each) for each in (f"{found[1]}::{word}", *dict.fromkeys(parts)))
 
 
 def _out_of_scope(word: str, context: BuildContext) -> Values | None:
     """Return the declaration of a name that stands below its use, or in a scope that has ended."""
     line, source, code = context.line, context.source, context.code
     found = declarations(word, code) if context.in_source else []
-    lines = [code.count("\n", 0, each.end()) + 1 for each in found]
+    lines = [context.line_of(each.end()) for each in found]
     if not lines or line in lines:  # what looks like a declaration is the use
         return None
     use = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
@@ -185,7 +167,7 @@ def symbol_name(match: Match, context: BuildContext) -> Values:
     """Return the name of a symbol that nothing defines, and where the source declares it."""
     name = simple_name(match["symbol"])
     found = declarations(name.rpartition("::")[2], context.code)
-    line = context.code.count("\n", 0, found[0].end()) + 1 if found else 0
+    line = context.line_of(found[0].end()) if found else 0
     return {"name": name, "where": f" in line {line}" if line else ""}
 
 
@@ -299,7 +281,7 @@ _COMPARE = "Compare the kinds of its arguments and defaults with the notes"
 
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
     """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
-    parameters, values = split(declared), split(arguments)
+    parameters, values = ([*filter(None, cxx.split(each))] for each in (declared, arguments))
     required = [each for each in parameters if not re.search(r"=|\.\.\.", each)]
     number = max(len(required), min(len(values), len(parameters)))
     rows = [*zip_longest(parameters[:number], values[:number])]
@@ -394,27 +376,6 @@ def directive(match: Match, _: BuildContext) -> Values:
     near = closest(match["word"], TABLES["directives"]) if len(match["word"]) > 2 else None
     comment = f"Begin a comment with //: `// {match['text']}`."
     return {"word": match["word"], "step": f"Is `#{near}` meant?" if near else comment}
-
-
-def library(match: Match, _: BuildContext) -> Values:
-    """Name the package that brings a shared library."""
-    name = match["library"] or match["name"]
-    rows = sorted(TABLES["libraries"].items(), key=lambda row: -len(row[0]))
-    brings = (text for prefix, text in rows if name.startswith(prefix))
-    package = next(brings, "the package or toolkit that its name points to")
-    return {"file": f"{name}.so{match['version'] or ''}", "package": package}
-
-
-def error_code(match: Match, _: BuildContext) -> Values | None:
-    """Explain an error's name, in the driver's spelling or in the runtime's."""
-    code = match[0]
-    key = code.removeprefix("CUDA_ERROR_").removeprefix("cudaError").replace("_", "").lower()
-    rows = (text for name, text in TABLES["codes"].items() if name.replace("_", "").lower() == key)
-    row = next(rows, None)
-    if row is None:
-        return None
-    cause, fix = row.split(" | ", 1)
-    return {"code": code, "cause": cause, "fix": fix}
 
 
 def name_taken(match: Match, context: BuildContext) -> Values | None:

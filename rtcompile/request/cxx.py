@@ -319,6 +319,21 @@ def enclosed(text: str, opening: int) -> str:
     return text[opening + 1 :]
 
 
+def around(code: str, offsets: Iterable[int]) -> Iterator[list[str]]:
+    """Yield, for each of these offsets in their order, what stands before each { that is open there, and the statement there."""
+    opened: list[str] = []
+    tokens, begin = re.finditer(r"[{};]|\Z", code), 0
+    token = next(tokens)
+    for at in offsets:
+        while token[0] and token.end() <= at:
+            if token[0] == "{":
+                opened.append(code[begin : token.start()])
+            elif token[0] == "}":
+                del opened[-1:]
+            begin, token = token.end(), next(tokens)
+        yield [*opened, code[begin : token.start()]]
+
+
 def split(text: str) -> Iterator[str]:
     """Split a list of parameters or template arguments at its top-level commas."""
     depth = start = 0

@@ -44,11 +44,12 @@ def test_cupys_except_clause_catches_errors_imported_before_or_after_cupy(import
     pytest.importorskip("cupy")
     code = f"""
 {imports}
-from rtcompile.errors import CompileError, CompileTimeout, DriverError, JitifyError
+from rtcompile.errors import CompileError, CompileTimeout, DriverError, JitDisabled, JitifyError, ToolkitNotFound, UnsupportedArch
 from cupy.cuda.compiler import CompileException, JitifyException
 from cupy_backends.cuda.api.driver import CUDADriverError
 assert issubclass(DriverError, CUDADriverError)
 for ours, theirs in ((CompileError, CompileException), (CompileTimeout, CompileException),
+                     (ToolkitNotFound, CompileException), (UnsupportedArch, CompileException), (JitDisabled, CompileException),
                      (JitifyError, JitifyException)):
     try:
         raise ours("m", "source", "name", ("-x",), "nvrtc")

@@ -118,11 +118,17 @@ HEADER_LOG = """\
 """
 
 
-def test_an_error_in_a_header_is_shown_from_the_including_line():
-    text = render(parse(HEADER_LOG), source="__global__ void k() {\n  f(x);\n}\n", name="kernel.cu")
+@pytest.mark.parametrize(
+    ("directive", "line", "file"),
+    [("", 2, "kernel.cu"), ('#define N 3\n#line 70 "user.cu"\n', 71, "user.cu")],
+)
+def test_an_error_in_a_header_is_shown_from_the_including_line(directive, line, file):
+    log = HEADER_LOG.replace("at line 2 of kernel.cu", f"at line {line} of {file}")
+    source = f"{directive}__global__ void k() {{\n  f(x);\n}}\n"
+    text = render(parse(log), source=source, name="kernel.cu")
     assert text.split("\n") == [
-        'kernel.cu:2: in this call: error: static assertion failed with "no"',
-        "    2 |   f(x);",
+        f'{file}:{line}: in this call: error: static assertion failed with "no"',
+        f"{line:5} |   f(x);",
         '  at cute/copy.hpp:53:3: instantiation of "void f(T) [with T=short]"',
         '   53 |   static_assert(sizeof(TS) == 4, "no");',
         "      |   ^~~~~~~~~~~~~",
@@ -149,12 +155,6 @@ def test_the_message_shows_the_line_the_hint_and_the_other_errors():
     ]
 
 
-@pytest.mark.needs_compiler
-def test_the_compilers_text_is_kept(nvrtc):
-    log = nvrtc_log(nvrtc, "#error precision not supported\n")
-    assert "precision not supported" in render(parse(log))
-
-
 def test_a_wrong_name_expression_is_shown_as_the_user_wrote_it():
     log = """\
 __nv_name_map(3): error: identifier "nosuch" is undefined
@@ -172,13 +172,6 @@ __nv_name_map(3): error: Error in parsing name expression for lowered name looku
     assert first == "name_expressions=['k<nosuch>']: error: identifier \"nosuch\" is undefined"
     assert declared == "  declared at kernel.cu:1:"
     assert "Error in parsing name expression" not in text
-
-
-def test_a_line_of_ptx_is_traced_to_the_asm_statement():
-    log = "ptxas application ptx input, line 25; error   : Instruction 'wgmma.fence' not supported on .target 'sm_90'\n"
-    source = '__global__ void k() {\n  asm volatile("wgmma.fence.sync.aligned;");\n}\n'
-    text = render(parse(log), source=source, name="kernel.cu")
-    assert '    2 |   asm volatile("wgmma.fence.sync.aligned;");' in text.split("\n")
 
 
 def test_a_long_line_is_shown_around_its_caret():
@@ -217,27 +210,18 @@ def test_gccs_context_before_an_error_is_read(tmp_path):
     assert ("x.cpp", 2) in [(n.file, n.line) for n in found.notes]
 
 
-def test_a_text_in_no_known_format_is_shown_unchanged():
-    text = "something went wrong\nin a way nobody foresaw"
-    assert render(parse(text)) == text
-
-
-def test_unknown_lines_beside_an_error_are_kept():
-    log = "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n"
-    text = render(parse(log))
-    assert text.startswith("nvcc: fatal error: Failed to preprocess")
-    assert "gcc: No such file or directory" in text
-
-
-def test_an_empty_log_has_no_diagnostics():
-    assert parse("") == ()
-    assert render(()) == ""
-
-
-def test_escape_sequences_do_not_reach_the_terminal():
-    text = render(parse("kernel.cu(1): error: \033[2Jgone\a\n\033]0;title\a\n"))
-    assert "\033" not in text
-    assert "\a" not in text
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("", ""),
+        ("something went wrong\nin a way nobody foresaw",) * 2,
+        ("gcc: no such file\nnvcc fatal   : Failed.\n", "nvcc: fatal error: Failed.\n  gcc: no such file"),
+        # Escape sequences do not reach the terminal.
+        ("kernel.cu(1): error: \033[2Jgone\a\n", "kernel.cu:1: error: \N{REPLACEMENT CHARACTER}[2Jgone\N{REPLACEMENT CHARACTER}"),
+    ],
+)  # fmt: skip
+def test_what_is_in_no_known_format_is_shown_unchanged_but_for_control_characters(log, shown):
+    assert render(parse(log)) == shown
 
 
 def test_binary_garbage_is_read_without_an_error():
@@ -301,16 +285,6 @@ def test_a_line_directive_is_honoured(backend, directive, location):
     assert caret.index("^") == line.index("yy")
 
 
-def test_the_includes_before_an_error_in_a_header_follow_line_directives():
-    log = HEADER_LOG.replace("at line 2 of kernel.cu", "at line 71 of user.cu")
-    source = '#define N 3\n#line 70 "user.cu"\n__global__ void k() {\n  f(x);\n}\n'
-    text = render(parse(log), source=source, name="kernel.cu")
-    assert text.split("\n")[:2] == [
-        'user.cu:71: in this call: error: static assertion failed with "no"',
-        "   71 |   f(x);",
-    ]
-
-
 def test_the_printed_one_of_two_lines_with_one_number_is_shown():
     source = "int a;\n#line 1\nint b = y;\n"
     error = Diagnostic("error", "wrong", "kernel.cu", 1, 9, excerpt="int b = y;\n        ^")
@@ -337,14 +311,12 @@ def test_long_types_in_instantiations_are_not_searched_letter_by_letter():
     assert min(seconds(lambda: parse(log)) for _ in range(3)) < 0.8 * slow
 
 
-def test_a_thousand_of_many_errors_are_read():
-    log = "".join(
-        f'kernel.cu({i}): error: identifier "x{i}" is undefined\n' for i in range(200_000)
-    )
-    assert len(parse(log)) == 1000
-
-
-def test_an_error_after_any_number_of_warnings_is_read():
-    log = "".join(f"kernel.cu({i}): warning #1-D: odd\n" for i in range(1, 5000))
+@pytest.mark.parametrize(
+    ("severity", "first", "number"), [("error", "m0", 1000), ("warning", "wrong", 1001)]
+)
+def test_a_thousand_messages_are_read_and_an_error_after_any_number_of_warnings(
+    severity, first, number
+):
+    log = "".join(f"kernel.cu({i}): {severity} #1-D: m{i}\n" for i in range(40_000))
     found = parse(f"{log}kernel.cu(7): error: wrong\n")
-    assert (found[0].message, len(found)) == ("wrong", 1001)
+    assert (found[0].message, len(found)) == (first, number)

@@ -132,15 +132,11 @@ def test_each_hint_is_below_its_error():
         ("cub::CUB_200802_SM_800::BlockReduce<int, 0>", "cub::BlockReduce<int, 0>"),
         ('no operator "<" matches', 'no operator "<" matches'),
         ("a<b(c>d)", "a<b(c>d)"),
+        *((text,) * 2 for text in ("<" * 10_000, "a<" * 5_000 + ">" * 5_000, "(," * 9_000)),
     ],
 )
 def test_types_are_shown_as_their_users_write_them(long, short):
     assert simplified(long) == short
-
-
-def test_hostile_types_are_skipped_quickly():
-    for text in ("<" * 10_000, "a<" * 5_000 + ">" * 5_000, "(," * 9_000):
-        assert simplified(text) == text
 
 
 def test_an_archive_is_rejected_by_name(tmp_path):
@@ -168,7 +164,7 @@ def test_an_archive_is_rejected_by_name(tmp_path):
         ("#inclde <cuda_fp16.h>\n" + body(""), (), (), "`#inclde` is not one. Is `#include` meant?"),
         ("#include <cuda_fp16.h>\n" + body("x[0] = 2 * x[0];", "__half* x"), (), (), "Convert the other operand: `__half(2)`"),
         (body("int i = 0;\n  while i < 3:\n    i += 1;"), (), (), "is Python's, and no C++"),
-        ("#include <torch/extension.h>\n" + body(""), (), (), "kernel.cu:1:11: fatal error; and is in none of the "),
+        ("#include <torch/extension.h>\n" + body(""), (), (), "kernel.cu:1:11: fatal error; is in none of the "),
     ],
 )  # fmt: skip
 def test_other_mistakes_of_these_kinds_are_explained_with_their_own_numbers(

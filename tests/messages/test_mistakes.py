@@ -236,13 +236,6 @@ def test_a_launch_that_is_rejected_is_one_error(device):
     assert_unchained(caught.value)
 
 
-@pytest.mark.parametrize("error", [rtcompile.ToolkitNotFound, rtcompile.UnsupportedArch,
-                                   rtcompile.JitDisabled, rtcompile.CompileError])  # fmt: skip
-def test_every_error_of_a_build_is_a_compile_exception(error):
-    with pytest.raises(cupy.cuda.compiler.CompileException, match="why"):
-        raise error("why")
-
-
 @pytest.mark.needs_compiler
 def test_ipython_shows_only_the_message_and_the_callers_line(capsys, device, shell):
     shell.run_cell("import rtcompile")

@@ -50,17 +50,17 @@ def test_an_error_without_a_line_gets_the_programs_line(name):
     assert re.match(r"cell\.cu:\d+: error: ", FRONTENDS["cell"](mistake))
 
 
-def test_a_line_in_a_cells_message_is_the_cells():
-    kernel = "__global__ void k() {}\n"
-    twice = Mistake("two kernels of one name", f"// a comment\n{kernel}{kernel}", "")
-    assert "previous definition at line 3)" in FRONTENDS["cell"](twice)
-
-
-def test_a_line_in_a_cells_hint_is_the_cells():
-    unended = Mistake("no semicolon", f"// a comment\n\n{body('x[0] = 1')}", "")
-    shown = " ".join(FRONTENDS["cell"](unended).split())
-    assert "`;` is missing behind `1` in line 5" in shown
-    assert "With line 5 as `x[0] = 1;` the source compiles." in shown
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("\n__global__ void k() {}" * 2, "previous definition at line 3)"),
+        (f"\n\n{body('x[0] = 1')}", "`;` is missing behind `1` in line 5"),
+        (f"\n\n{body('x[0] = 1')}", "With line 5 as `x[0] = 1;` the source compiles."),
+    ],
+)
+def test_a_line_in_a_cells_message_and_hint_is_the_cells(source, said):
+    shown = FRONTENDS["cell"](Mistake("with a comment", f"// a comment{source}", ""))
+    assert said in " ".join(shown.split())
 
 
 def test_the_document_is_written_from_the_mistakes():

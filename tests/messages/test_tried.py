@@ -67,21 +67,29 @@ def test_few_changes_are_tried_of_a_source_that_takes_long(milliseconds, most):
 
 
 @pytest.mark.needs_compiler
-def test_a_change_that_does_not_compile_is_not_advised():
-    source = "__device__ double dmul_(double a) { return a; }\n"
-    source += "__global__ void k(double3* x) { x[0].x = dmul(x[0], x[1]); }"
+@pytest.mark.parametrize(
+    ("source", "said", "not_said"),
+    [
+        pytest.param(
+            "__device__ double dmul_(double a) { return a; }\n"
+            "__global__ void k(double3* x) { x[0].x = dmul(x[0], x[1]); }",
+            "dmul",
+            "dmul_",
+            id="it does not compile",
+        ),
+        pytest.param(
+            "__global__ void k(float* x) { x[0] = expf(\u22120.5f); }",
+            "Type - in its place",
+            "Remove it",
+            id="it compiles without the minus, and means something else",
+        ),
+    ],
+)
+def test_a_change_that_does_not_help_is_not_advised(source, said, not_said):
     with pytest.raises(rtcompile.CompileError) as caught:
         rtcompile.compile(source, arch="sm_80")
-    assert "dmul_" not in caught.value.diagnostics[0].hint
-
-
-@pytest.mark.needs_compiler
-def test_a_sign_that_is_no_character_of_cxx_is_not_advised_to_be_removed():
-    """The source compiles without the minus, and means something else."""
-    with pytest.raises(rtcompile.CompileError) as caught:
-        rtcompile.compile("__global__ void k(float* x) { x[0] = expf(\u22120.5f); }", arch="sm_80")
-    assert "Type - in its place" in str(caught.value)
-    assert "Remove it" not in str(caught.value)
+    assert said in str(caught.value)
+    assert not_said not in caught.value.diagnostics[0].hint
 
 
 @pytest.mark.needs_compiler

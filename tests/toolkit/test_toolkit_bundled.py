@@ -62,7 +62,7 @@ def test_with_a_complete_toolkit_nvrtcs_headers_are_not_unpacked(tmp_path):
 def test_a_header_that_nvrtc_does_not_contain_is_named_with_its_wheel(tmp_path):
     site, own = nvrtc_alone(tmp_path / "site"), bundle(tmp_path / "own", "13.5.37")
     advice = missing_header("cuda.h", search(site, unpack=lambda nvrtc: str(own)))
-    assert advice.step == '`pip install "nvidia-cuda-runtime==13.5.*"`.'
+    assert advice["step"] == '`pip install "nvidia-cuda-runtime==13.5.*"`.'
 
 
 # --- writing them --------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_the_cuda_13_folder_is_complete_and_consistent(cuda13_prefix):
 @pytest.mark.needs_compiler
 @from_table
 def test_the_table_names_the_package_of_a_header(header, package):
-    assert f"`pip install {package}`" in missing_header(header).step
+    assert f"`pip install {package}`" in missing_header(header)["step"]
     files = importlib.metadata.files(package) or []
     assert any(str(file).endswith(f"/{header}") for file in files)
 
@@ -95,7 +95,7 @@ def test_the_table_names_the_package_of_a_header(header, package):
 )
 def test_packages_that_are_not_installed_are_named_if_they_are_known(header, text):
     advice = missing_header(header)
-    assert advice is None if text is None else text in advice.step
+    assert advice is None if text is None else text in advice["step"]
 
 
 # --- advice for a build -------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_packages_that_are_not_installed_are_named_if_they_are_known(header, tex
 def advice_for(header: str, site: Path, backend: str = "nvrtc", path: str = "") -> str:
     toolchain = search(site, environ={"PATH": path})
     advice = missing_header(header, toolchain, backend)
-    return f"{advice.what}, {advice.why}. {advice.step}"
+    return "{what}, {why}. {step}".format(**advice)
 
 
 def test_a_package_of_another_version_is_not_reported_as_missing(tmp_path):
