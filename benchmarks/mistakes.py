@@ -54,8 +54,9 @@ def at_the_command(mistake: Mistake) -> str:
 def in_a_cell(mistake: Mistake) -> str:
     """Return what IPython prints below a ``%%cuda`` cell."""
     names = " ".join(f"-n '{name}'" for name in mistake.names)
-    line = " ".join([f"--arch {mistake.arch} --backend nvrtc", names, *mistake.options])
+    line = " ".join([f"--arch {mistake.arch}", names, *mistake.options])
     limit = {"RTCOMPILE_TIMEOUT": str(mistake.timeout)} if mistake.timeout else {}
+    limit["RTCOMPILE_FALLBACK"] = "never"
     output = io.StringIO()
     with mock.patch.dict(os.environ, limit), contextlib.redirect_stdout(output):
         _shell().run_cell(f"%%cuda {line}\n{mistake.source}")

@@ -355,9 +355,12 @@ def _one_line(text: str, longest: int) -> str:
 
 # The spelling in Python, in a shell, and where it is another, in a ``%%cuda`` line.
 _SPELLINGS: tuple[tuple[str, ...], ...] = (
-    (r"backend='nvrtc', fallback='always'", "--backend nvcc"),
+    (r"backend='nvrtc', fallback='always'", "--backend nvcc", "RTCOMPILE_FALLBACK=always"),
+    (r"\bbackend='nvcc'", "--backend nvcc", "RTCOMPILE_FALLBACK=always"),
+    (r"\bbackend='nvrtc'", "--backend nvrtc", "RTCOMPILE_FALLBACK=never"),
+    (r"\bbackend='(\w+)'", r"--backend \1", r"RTCOMPILE_FALLBACK=\1"),
     (r"fallback='(\w+)'", r"RTCOMPILE_FALLBACK=\1"),
-    (r"\b(backend|arch)='(\w+)'", r"--\1 \2"),
+    (r"\barch='(\w+)'", r"--arch \1"),
     (r"\barch=(?![\w'])", "--arch"),
     (r"target='(\w+)'", r"--target \1", "rtcompile.compile"),
     (r"name_expressions=\['([^']*)'\]", r"-n '\1'"),
