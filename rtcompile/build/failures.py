@@ -147,7 +147,6 @@ def explained(
         )
     context = BuildContext(
         arch=plan.choice.arch,
-        target=plan.choice.target,
         backend=failure.backend,
         options=failure.command,
         versions=plan.toolchain.versions,

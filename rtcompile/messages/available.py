@@ -277,14 +277,46 @@ def umbrella(match: Match, context: BuildContext) -> Values | None:
 
 def in_header(match: Match, context: BuildContext) -> Values | None:
     """Return which header of this installation declares a name that the compiler does not know."""
-    word = match["identifier"]
-    found = context.header_of(word) if len(word) >= _SHORTEST else []
+    found = _header_of(match["identifier"], context)
     if not found:
         return None
     which = f", which <{found[1]}> includes" if len(found) > 1 else ""
     edited = context.with_header(found[-1])
-    names = {"found": found[0], "which": which, "include": found[-1]}
-    return {**names, "edited": edited}
+    return {"found": found[0], "which": which, "include": found[-1], "edited": edited}
+
+
+def _header_of(name: str, context: BuildContext) -> list[str]:
+    """Return the toolkit's header that declares a name, and the one that includes it; [] if none does."""
+    if len(name) < _SHORTEST:
+        return []
+    own, word = context.user_dirs(), re.escape(name)
+    declares = re.compile(  # in a line that is not indented: what is inside a function or a class is not meant
+        rf"^(?:#[ \t]*define[ \t]+{word}\b|(?:typedef|struct|class|union|using)\b[^;{{}}()]*\b{word}\b"
+        rf"|(?!.*\b(?:CUDAAPI|CUDARTAPI)\b)[A-Za-z_][\w:<>,*& \t()]*[\s*&]{word}[ \t]*\()",
+        re.MULTILINE,
+    )
+    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
+        texts = dict(headers_in(folder))
+        texts.pop("cuda.h", None)  # the driver's functions are the host's
+        found = [
+            f for f, text in texts.items() if name in text and declares.search(cxx.blanked(text))
+        ]
+        if not found:
+            continue
+        first = min(
+            found, key=lambda file: (not name.startswith(file.partition(".")[0]), len(file))
+        )
+        includes = re.compile(rf'#\s*include\s*[<"]{re.escape(first)}')
+        stem = first.partition(".")[0]
+        family = stem.partition("_")[0]
+        family = stem if family == "cuda" else family  # cuda_fp8.h is no part of cuda_bf16.h
+        outer = (
+            f
+            for f, text in texts.items()
+            if f.startswith(family) and f != first and includes.search(text)
+        )
+        return [first, *[*outer][:1]]
+    return []
 
 
 def header_there(match: Match, context: BuildContext) -> Values | None:

@@ -57,13 +57,14 @@ def _proved(
     is_only = isinstance(values, Mapping)
     for each in (values,) if isinstance(values, Mapping) else values:
         edited = each.get("edited", "")
-        if context.attempts is None or not (edited or "adding" in each):
+        if not (context.attempts and context.error and (edited or "adding" in each)):
             return each, ""
         if edited == context.source and "adding" not in each:
             if is_only:
                 return each, ""
             continue  # what was to be changed is not there
-        proof = context.proof(edited or context.source, tuple(each.get("adding", "").split()))
+        adding = tuple(each.get("adding", "").split())
+        proof = context.attempts.proof(context.error, edited or context.source, adding)
         if proof or each.get("known"):  # what was looked up is true without the change
             return each, proof
     return None, ""

@@ -163,7 +163,10 @@ def _in_parameter(pattern: re.Pattern[str], spot: BuildContext) -> Iterator[Matc
 # Where a row searches, and how: the nearest matches first.
 _WITHIN: dict[str, Callable[[re.Pattern[str], BuildContext], Iterable[Match | None]]] = {
     "at": lambda pattern, spot: [pattern.match(spot.code, spot.at)],
-    "inside": lambda pattern, spot: [pattern.match(spot.code, spot.at)] * spot.is_inside,
+    "inside": lambda pattern, spot: (
+        [pattern.match(spot.code, spot.at)]
+        * (spot.code.count("{", 0, spot.at) > spot.code.count("}", 0, spot.at))
+    ),
     "caret": _around_caret,
     "line": lambda pattern, spot: pattern.finditer(spot.code, *spot.row),
     "after": lambda pattern, spot: pattern.finditer(spot.code, spot.at, spot.row[1]),

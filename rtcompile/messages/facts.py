@@ -10,7 +10,6 @@ import signal as signals
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from rtcompile.diagnostic import Diagnostic
@@ -75,7 +74,6 @@ class BuildContext:
     """The build to which a message belongs; every field is optional."""
 
     arch: Arch | None = None
-    target: str = "cubin"
     capability: tuple[int, int] | None = None  # of its device
     backend: str = "nvrtc"  # the compiler that wrote the message
     options: tuple[str, ...] = ()  # the compiler's command line
@@ -94,12 +92,6 @@ class BuildContext:
     # What compiles changed sources, and the message that a change should make go away.
     attempts: Attempts | None = None
     error: Diagnostic | None = None
-
-    def proof(self, source: str, options: tuple[str, ...] = ()) -> str:
-        """Return a sentence on what a changed source does to the message; "" if it does not help, or cannot be tried."""
-        if self.attempts is None or self.error is None:
-            return ""
-        return self.attempts.proof(self.error, source, options)
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
@@ -172,11 +164,6 @@ class BuildContext:
         """Return where the caret's line begins and ends."""
         return self.code.rfind("\n", 0, self.at) + 1, (self.code + "\n").index("\n", self.at)
 
-    @property
-    def is_inside(self) -> bool:
-        """Return whether the caret is in braces."""
-        return self.code.count("{", 0, self.at) > self.code.count("}", 0, self.at)
-
     @computed_once
     def around(self) -> tuple[str, int, list[tuple[int, int]]]:
         """Return the function whose call encloses the caret, the offset of its (, and the spans of the arguments."""
@@ -242,39 +229,6 @@ class BuildContext:
         """Return the user's include directory that contains `path`, or an empty string."""
         inside = (d for d in self.user_dirs() if os.path.join(d, "") in path)
         return max(inside, key=len, default="")
-
-    def header_of(self, name: str) -> list[str]:
-        """Return the toolkit's header that declares `name`, and the one that includes it; [] if none does."""
-        own, word = self.user_dirs(), re.escape(name)
-        declares = re.compile(  # in a line that is not indented: what is inside a function or a class is not meant
-            rf"^(?:#[ \t]*define[ \t]+{word}\b|(?:typedef|struct|class|union|using)\b[^;{{}}()]*\b{word}\b"
-            rf"|(?!.*\b(?:CUDAAPI|CUDARTAPI)\b)[A-Za-z_][\w:<>,*& \t()]*[\s*&]{word}[ \t]*\()",
-            re.MULTILINE,
-        )
-        for folder in dict.fromkeys(d.path for d in self.search if d.path not in own):
-            texts = dict(headers_in(folder))
-            texts.pop("cuda.h", None)  # the driver's functions are the host's
-            found = [
-                f
-                for f, text in texts.items()
-                if name in text and declares.search(cxx.blanked(text))
-            ]
-            if not found:
-                continue
-            first = min(
-                found, key=lambda file: (not name.startswith(file.partition(".")[0]), len(file))
-            )
-            includes = re.compile(rf'#\s*include\s*[<"]{re.escape(first)}')
-            stem = first.partition(".")[0]
-            family = stem.partition("_")[0]
-            family = stem if family == "cuda" else family  # cuda_fp8.h is no part of cuda_bf16.h
-            outer = (
-                f
-                for f, text in texts.items()
-                if f.startswith(family) and f != first and includes.search(text)
-            )
-            return [first, *islice(outer, 1)]
-        return []
 
     def included(self, depth: int = 1) -> Iterator[str]:
         """Yield the texts of the headers that the source includes, and, at greater depths, of those that they include."""

@@ -353,7 +353,8 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
         for value, each, kind, to in zip(values, whole, types, chosen, strict=True)
     ]
     right = f"{name}({', '.join(casts)})"
-    edited = context.with_text(whole_call(context.right, call), right)
+    inside = cxx.enclosed(context.right, call.end() - 1)
+    edited = context.with_text(f"{context.right[call.start() : call.end()]}{inside})", right)
     step = f"Convert the arguments to the types of one version, as in `{right}`"
     if any(map(_loses, types, chosen)):
         shown = " and ".join(f"`{name}({', '.join(each)})`" for each in fitting[:_MOST_VERSIONS])
@@ -375,11 +376,6 @@ def _loses(given: str, wanted: str) -> bool:
         )
         is not None
     )
-
-
-def whole_call(text: str, call: Match) -> str:
-    """Return the text of a call, of which the function's name and ( are found."""
-    return text[call.start() : call.end() + len(cxx.enclosed(text, call.end() - 1)) + 1]
 
 
 def of_numba(match: Match, context: BuildContext) -> Values:
