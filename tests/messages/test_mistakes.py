@@ -131,22 +131,21 @@ def test_no_internal_exception_is_chained_without_a_device():
 
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize(
-    "use", ["call", "launch", "get_function", "get_global", "kernel.compile", "module.compile"]
+    "use",
+    [
+        lambda kernel, _: kernel((1,), (1,), ()),
+        lambda kernel, _: kernel.launch(1, 1, ()),
+        lambda kernel, _: kernel.compile(),
+        lambda _, module: module.get_function("k"),
+        lambda _, module: module.get_global("k"),
+        lambda _, module: module.compile(),
+    ],
 )
 def test_loading_code_for_an_arch_gives_no_advice_to_pass_one(use):
     kernel = rtcompile.RawKernel(GOOD, "k", arch="sm_80")
     module = rtcompile.RawModule(code=GOOD, arch="sm_80")
-    uses = {
-        "call": lambda: kernel((1,), (1,), ()),
-        "launch": lambda: kernel.launch(1, 1, ()),
-        "get_function": lambda: module.get_function("k"),
-        "get_global": lambda: module.get_global("k"),
-        "kernel.compile": kernel.compile,
-        "module.compile": module.compile,
-    }
-
     with pytest.raises(rtcompile.DriverError, match="no CUDA device to load and run") as caught:
-        uses[use]()
+        use(kernel, module)
     assert caught.value.status == 100
     assert "arch=" not in str(caught.value)
     assert "hint:" not in str(caught.value)
