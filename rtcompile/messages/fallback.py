@@ -142,7 +142,7 @@ _CONDITIONS: dict[str, Callable[[str, _Case], bool]] = {
     "host-library": _in_host_library,
 }
 _TABLE = facts.read_sections("fallback.ini")
-_RULES = [_TABLE[name] for name in _TABLE.sections()]
+_RULES = [dict(_TABLE[name]) for name in _TABLE.sections()]
 
 
 def decide(
@@ -209,22 +209,21 @@ def is_device_code(source: str, line: int, column: int) -> bool:
     """Whether the outermost declaration around a line and column (from 1) is marked for the device."""
     begin = sum(len(text) + 1 for text in source.split("\n")[: line - 1])
     head = next(_declarations(source, [begin + max(0, column - 1)]))
-    return cxx.has_word(head, _marks(source))
+    return cxx.has_word(head, _read(source)[1])
 
 
 @functools.lru_cache(maxsize=2)  # needed for each error of a source
-def _marks(source: str) -> list[str]:
-    """Return the marks of device code in a source."""
+def _read(source: str) -> tuple[str, list[str]]:
+    """Return the code of a source, without literals and directives, and its marks of device code."""
     marks = [*_MARKS]
     for directive in cxx.Text(source).directives():
         body = directive.body
         if directive.name == "define" and cxx.has_word(body, ("__device__", "__global__")):
             marks.append(cxx.word_at(body, 0))
-    return marks
+    return cxx.blanked(source, literals=True, directives=True), marks
 
 
 def _declarations(source: str, offsets: Sequence[int]) -> Iterator[str]:
     """Yield the text before the body of the outermost declaration around each offset, other than namespaces and classes."""
-    code = cxx.blanked(source, literals=True, directives=True) if offsets else ""
-    for heads in cxx.around(code, offsets):
+    for heads in cxx.around(_read(source)[0], offsets):
         yield next((head for head in heads if not _SCOPE.search(head) or "(" in head), "")
