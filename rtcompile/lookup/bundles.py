@@ -331,7 +331,7 @@ def _parsed_shape(options: tuple[str, ...]) -> Shape:
     parsed = parse(options)
     folders = tuple([absolute(path) for path in (*parsed.include_dirs, *parsed.last_dirs)])
     nested = [_nested(path, folders) for path in folders]
-    nested += [_nested(absolute(path), folders) for path in parsed.pre_includes]
+    nested += [_nested(path, folders) for path in parsed.pre_includes]
     return Shape(repr((parsed.key_fields, len(parsed.last_dirs), nested)), folders, parsed)
 
 
