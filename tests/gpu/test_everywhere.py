@@ -55,13 +55,12 @@ def test_a_program_has_the_same_results_and_cupy_compiles_nothing(tmp_path):
 
 
 def test_a_second_run_compiles_nothing(tmp_path):
-    script, record = tmp_path / "program.py", tmp_path / "kernels.json"
+    script, cache = tmp_path / "program.py", tmp_path / "cache"
     script.write_text(PROGRAM)
-    cache = tmp_path / "cache"
 
-    run("-m", "rtcompile", "run", "--record", str(record), str(script), cache=cache)
+    run("-m", "rtcompile", "run", str(script), cache=cache)
 
-    run("-m", "rtcompile", "run", "--record", str(record), "--check", str(script), cache=cache)
+    run("-m", "rtcompile", "run", "--check", str(script), cache=cache)
 
 
 def test_a_bundle_of_a_record_is_all_that_a_fresh_container_needs(tmp_path):
