@@ -321,9 +321,15 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         raise UnbundleableError(read.uncacheable)
     if read.current() is None:
         raise InvalidRequest(f"{request.name}: a header changed while it was bundled; try again")
-    if code.build.backend == "nvrtc" and (strays := [h for h in read.headers if not h.label]):
+    # NVCC's own headers and the host compiler's have no label either, and need no check.
+    named = (
+        plan.options.pre_includes
+        if code.build.backend == "nvcc"
+        else [h.path for h in read.headers]
+    )
+    if strays := [each.path for each in read.headers if not each.label and each.path in named]:
         raise UnbundleableError(
-            f"it includes {strays[0].path} by its path on this machine; give its folder by -I"
+            f"it includes {strays[0]} by its path on this machine; give its folder by -I"
         )
     program, compiler = os.path.basename(request.name), code.build.compiler
     row = Row(request.source_digest, key, program, code.arch, code.kind, compiler)

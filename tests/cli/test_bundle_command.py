@@ -8,6 +8,7 @@ import pytest
 
 import rtcompile
 from rtcompile.cli import main
+from rtcompile.cli.bundling import bundle
 from rtcompile.extras.record.program import Recorder
 from rtcompile.lookup.bundles import Bundle
 from tests.packages import DECLARATION, HEADER, PLAIN, SOURCE, Package
@@ -132,3 +133,13 @@ def test_builds_that_cannot_be_bundled_are_named_and_the_rest_is_bundled_on_requ
     assert run("list", "k.rtc", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert sorted(each["program"] for each in listed["builds"]) == ["kernel.cu", "plain.cu"]
+
+
+@pytest.mark.needs_nvcc
+def test_a_header_before_the_source_that_no_folder_has_cannot_be_bundled(tmp_path):
+    (tmp_path / "own.cuh").write_text("#define N 1\n")
+    request = rtcompile.CompileRequest(
+        PLAIN, options=(f"-include={tmp_path}/own.cuh",), backend="nvcc"
+    )
+    with pytest.raises(rtcompile.InvalidRequest, match=r"own\.cuh by its path on this machine"):
+        bundle([request], tmp_path / "k.rtc", archs=["sm_80"])
