@@ -213,20 +213,15 @@ def demangled(symbol: str) -> str:
     import ctypes
 
     try:
-        runtime = ctypes.CDLL("libstdc++.so.6")
-        demangle, free = runtime.__cxa_demangle, ctypes.CDLL(None).free
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+        free = ctypes.CDLL(None).free
     except (OSError, AttributeError):
         return simple_name(symbol)
     demangle.restype = ctypes.c_void_p
-    free.argtypes = [ctypes.c_void_p]
-    status = ctypes.c_int()
-    text = demangle(symbol.encode(), None, None, ctypes.byref(status))
-    if not text or status.value != 0:
-        return simple_name(symbol)
-    try:
-        return ctypes.string_at(text).decode("utf-8", "replace")
-    finally:
-        free(text)
+    text = ctypes.c_void_p(demangle(symbol.encode(), None, None, None))
+    name = ctypes.string_at(text).decode("utf-8", "replace") if text else simple_name(symbol)
+    free(text)
+    return name
 
 
 def names_in(symbol: str) -> list[str]:

@@ -182,11 +182,11 @@ class LazyCode:
     def origin(self) -> str:
         """Return the origin of the code for `repr`, without building it."""
         code = next(iter(self.objects.values()), None)
-        given = self.arguments["arch"]
-        if self.path is not None and code is None:
-            return f"the file {self.path}"
         if code is not None:
             return f"{self.program}, {code.kind} for {code.arch}"
+        if self.path is not None:
+            return f"the file {self.path}"
+        given = self.arguments["arch"]
         return f"{self.program}, {f'for {given}, ' if given else ''}not built yet"
 
     def expected(self) -> tuple[CompileRequest, Settings] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rtcompile.build.measured import Measured
@@ -98,11 +98,8 @@ class Profile:
 
     def fields(self) -> dict[str, Any]:
         """Return all figures as plain values, for JSON."""
-        same = ("program", "arch", "compiler", "milliseconds")
-        return {name: getattr(self, name) for name in same} | {
-            "phases": dict(self.phases),
-            "templates": [template._asdict() for template in self.templates],
-        }
+        templates = [template._asdict() for template in self.templates]
+        return {**asdict(self), "phases": dict(self.phases), "templates": templates}
 
 
 def _end(name: str, width: int) -> str:

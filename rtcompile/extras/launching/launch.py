@@ -45,7 +45,10 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     queue = _stream(stream, args, device)
     loaded = _loaded(kernel, device, queue)
     packed = _packed(kernel.name, args, loaded.sizes, device)
-    configuration = loaded.configuration(queue, how)
+    try:
+        configuration = loaded.configuration(queue, how)
+    except TypeError:  # a grid that is a list, or an argument that `_checked` rejects again
+        configuration = loaded._checked(queue, how)
     layout, offsets = _layout(loaded.sizes or tuple(map(len, packed)))
     memory = array("Q", layout.pack(*packed))
     start = memory.buffer_info()[0]
@@ -214,7 +217,7 @@ class _Loaded:
         self.function = function  # it keeps the module loaded
         self.handle = self.driver.CUfunction(int(function.ptr))
         self.sizes = self._parameter_sizes()
-        self._kept = functools.lru_cache(maxsize=_KEPT)(self._checked)
+        self.configuration = functools.lru_cache(maxsize=_KEPT)(self._checked)
 
     def _parameter_sizes(self) -> tuple[int, ...] | None:
         """Return the bytes of each parameter; None if the driver does not report them."""
@@ -230,14 +233,8 @@ class _Loaded:
                 return None
             sizes.append(int(values[1]))
 
-    def configuration(self, queue: int, how: tuple[Any, ...]) -> Any:
-        """Return the driver's configuration of a launch, checked when it is first used."""
-        try:
-            return self._kept(queue, how)
-        except TypeError:  # a grid that is a list, or an argument that `_checked` rejects again
-            return self._checked(queue, how)
-
     def _checked(self, queue: int, how: tuple[Any, ...]) -> Any:
+        """Return the driver's configuration of a launch."""
         grid, block, cluster, cooperative, programmatic, shared_mem, priority = how
         blocks, threads = _three("grid", grid), _three("block", block)
         config = self.driver.CUlaunchConfig()

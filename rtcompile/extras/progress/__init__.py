@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from rtcompile import ObjectCode, RtcompileError, forks
@@ -81,6 +81,11 @@ class FirstRun:
     """Shows a line with the number of kernels left, once a program has waited for some time, and removes it."""
 
     def __init__(self) -> None:
+        self.forget()
+        forks.in_child(self.forget)
+
+    def forget(self) -> None:
+        """Begin anew, as in a forked child."""
         self._is_shown = threading.Lock()
         self._waiting = self._done = 0
         self._seconds = 0.0  # that the program has already waited
@@ -119,10 +124,4 @@ class FirstRun:
 
 
 _LONG = 2.0  # seconds
-first_run = FirstRun()
-forks.in_child(lambda: globals().update(first_run=FirstRun()))
-
-
-def first_wait() -> AbstractContextManager[None]:
-    """Return what shows the process's line of the first run while the body of ``with`` waits for a build."""
-    return first_run.waiting()
+first_wait = FirstRun().waiting

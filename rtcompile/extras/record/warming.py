@@ -43,8 +43,7 @@ def warm(
         order = sorted(range(len(found)), key=costs.__getitem__, reverse=True)
         wanted = [found[index][0] for index in order]
         done: list[Any] = rtcompile.compile_many(wanted, progress=progress, errors="return")
-    by_index = dict(zip(order, done, strict=True))
-    outcomes = [by_index[index] for index in range(len(found))]
+    outcomes = [outcome for _, outcome in sorted(zip(order, done, strict=True))]
     for request, build in found:
         # With this entry of the index, the program's own request finds the build at once.
         requested, capability = build.requested(request)
@@ -144,7 +143,7 @@ def record_of_cupy(arch: str) -> Record:
 
     try:
         import cupy
-        from cupy._core import core
+        from cupy import _core
     except ImportError as error:
         raise InvalidRequest(
             f"CuPy's kernels are built with its headers, and CuPy cannot be imported: {error}"
@@ -159,7 +158,7 @@ def record_of_cupy(arch: str) -> Record:
         )
     if here.split(".")[:2] == made_for.split(".")[:2]:
         made_for = here  # a patch release has the same kernels
-    options = functools.cache(core.assemble_cupy_compiler_options)
+    options = functools.cache(_core.core.assemble_cupy_compiler_options)
     builds = [
         RecordedBuild(
             CompileRequest(

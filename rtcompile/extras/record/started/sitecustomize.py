@@ -15,23 +15,19 @@ COMPILER = "cupy.cuda.compiler"
 _LOOK_UP = "rtcompile.lookup.find"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 
 class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
-    """Acts on some modules, which Python finds by its search path, as soon as they are loaded."""
-
-    def __init__(self, names: "Sequence[str]", act: "Callable[[ModuleType], object]") -> None:
-        self._names = names
-        self._act = act
+    """Lets the process take part when CuPy's compiler or the look-up, found by the search path, has been loaded."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        spec = PathFinder.find_spec(name, path, target) if name in self._names else None
+        spec = PathFinder.find_spec(name, path, target) if name in (COMPILER, _LOOK_UP) else None
         if spec is not None and spec.loader is not None:
             self._act_after(spec.loader)
         return spec
@@ -42,8 +38,8 @@ class Finder:  # without a base class of `importlib.abc`, which takes 5 ms
 
         def exec_module(module: "ModuleType") -> None:
             load(module)
-            if module.__name__ in self._names:
-                self._act(module)
+            if module.__name__ in (COMPILER, _LOOK_UP):
+                _take_part(module)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
 
@@ -86,6 +82,6 @@ def _hand_on() -> None:
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path.insert(0, Finder((COMPILER, _LOOK_UP), _take_part))
+    sys.meta_path.insert(0, Finder())
     _begin()
     _hand_on()
