@@ -22,9 +22,8 @@ from rtcompile.cli import bundling, main
 from rtcompile.compilers import observed
 from rtcompile.extras.cluster.entries import SharedStore, open_store
 from rtcompile.workers import pool as workers
-from rtcompile.workers.pool import Pool
 from tests import nodes, servers
-from tests.jobs import Fifo
+from tests.jobs import Fifo, Pool
 from tests.key_inputs import HeaderTree
 from tests.lookups import CAPABILITY
 from tests.packages import Package

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rtcompile.workers import pool
 from rtcompile.workers.pool import Crash, Job, JobResult
+from rtcompile.workers.process import ZygoteProcess
 
 FOREVER = "sleep 1000"
 # No compiler finishes this source: the mangled name of the parameter doubles with each typedef.
@@ -32,6 +34,20 @@ class Fifo:
 
     def __str__(self) -> str:
         return str(self.path)
+
+
+class Pool(pool.Pool):
+    """A pool whose zygotes can be seen and ended."""
+
+    @property
+    def zygotes(self) -> list[ZygoteProcess]:
+        """The processes from which its jobs are forked."""
+        return [zygote for zygote in [*ZygoteProcess.alive] if zygote.owner is self]
+
+    def close(self) -> None:
+        """End every zygote and its jobs."""
+        for worker in self.zygotes:
+            worker.close()
 
 
 def shell(script: str, **fields: Any) -> Job:

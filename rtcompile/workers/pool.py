@@ -24,7 +24,7 @@ from rtcompile.named import NamedTuple
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 from rtcompile.workers import process, system
-from rtcompile.workers.process import IDLE_SECONDS, ZygoteProcess
+from rtcompile.workers.process import ZygoteProcess
 
 # --- Runs jobs in worker processes ----------------------------------------------------------------
 
@@ -117,18 +117,12 @@ class Cancellation:
 class Pool:
     """Limits how many jobs run at once, and owns the zygotes from which they are forked."""
 
-    def __init__(self, jobs: int | None = None, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs or default_jobs()
-        self._idle = idle
         # The threads with a slot, and what cancels their jobs.
         self._slots: dict[object, Cancellation] = {}
         self._slots_lock = threading.RLock()
         self._freed = threading.Lock()  # released to wake a thread that waits for a slot
-
-    @property
-    def zygotes(self) -> list[ZygoteProcess]:
-        """The processes from which its jobs are forked."""
-        return [zygote for zygote in [*ZygoteProcess.alive] if zygote.owner is self]
 
     def run(
         self, job: Job | Callable[[], Job], limits: Limits, meanwhile: _Meanwhile = None
@@ -182,7 +176,7 @@ class Pool:
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
-                worker = process.zygote_for(self, job.loads, self._idle)
+                worker = process.zygote_for(self, job.loads)
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")
@@ -195,11 +189,6 @@ class Pool:
                 raise SystemExit  # ends a daemon thread silently while the interpreter exits
         text = f"The worker process ended before it returned a result. {worker.last_stderr}".strip()
         return Crash("start", 0, text, b"")
-
-    def close(self) -> None:
-        """End every zygote and its jobs."""
-        for worker in self.zygotes:
-            worker.close()
 
 
 def _run(

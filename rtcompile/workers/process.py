@@ -39,14 +39,14 @@ class ZygoteProcess:
     all_ended: ClassVar[bool] = False  # whether the interpreter is exiting
     lock = forks.lock()
 
-    def __init__(self, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self) -> None:
         self.loads: str | None = None
         self.owner: object = None  # the pool whose jobs it runs; None if it was started ahead
         self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
         self._scratch = system.new_name()
-        words = (str(os.getpid()), str(idle), self._temporary, self._scratch)
+        words = (str(os.getpid()), str(IDLE_SECONDS), self._temporary, self._scratch)
         command = bare("rtcompile.workers.zygote:main", *words)
         self._stderr = -1
         self.control, theirs = socket_pair()
@@ -156,13 +156,13 @@ def start(loads: str = "") -> None:
                 zygote.load(f"{NVRTC} {loads}")
 
 
-def zygote_for(pool: object, loads: str, idle: float) -> ZygoteProcess:
+def zygote_for(pool: object, loads: str) -> ZygoteProcess:
     """Return a pool's zygote for such jobs, else the one that was started ahead if it suits, else a new one."""
     with ZygoteProcess.lock:
         owners, loaded = (pool, None), (loads, None)
         suitable = [z for z in ZygoteProcess.alive if z.owner in owners and z.loads in loaded]
         suitable.sort(key=lambda zygote: zygote.owner is None)
-        zygote = suitable[0] if suitable else ZygoteProcess(idle)
+        zygote = suitable[0] if suitable else ZygoteProcess()
         zygote.owner = pool
         if zygote.loads is None:
             zygote.load(loads)

@@ -144,16 +144,16 @@ def test_another_user_plants_files_in_the_temporary_folder(shared, precious):
         import signal
         from contextlib import suppress
         from pathlib import Path
-        from rtcompile.workers import pool
+        from rtcompile.workers.process import ZygoteProcess
         for number in range(int(sys.argv[1])):
             outcome = build(number)
             with suppress(OSError):  # removed while it is looked at
                 for used in Path(os.environ["TMPDIR"]).glob("rtcompile-workers-*/*"):
                     if used.lstat().st_uid == os.getuid() != used.parent.stat().st_uid:
                         outcome = "worked in another user's folder"
-            for worker in pool.shared().zygotes:
+            for worker in [*ZygoteProcess.alive]:
                 os.kill(worker.pid, signal.SIGKILL)
-            pool.shared().close()  # clears up after it
+                worker.close()  # clears up after it
             print(outcome, flush=True)
     """
     count = times(8, 500)
@@ -257,7 +257,7 @@ def python_without_locks(tmp_path: Path) -> Path:
 def test_a_file_system_without_locks(python_without_locks, tmp_path):
     script = f"""
         import fcntl, signal
-        from rtcompile.workers import pool
+        from rtcompile.workers.process import ZygoteProcess
         try:
             fcntl.flock(0, fcntl.LOCK_EX)
         except OSError as error:
@@ -268,9 +268,9 @@ def test_a_file_system_without_locks(python_without_locks, tmp_path):
         for number in range(count):  # only one process builds every second kernel
             outcomes.append(build(number + own * count if number % 2 else number))
             if number % 2:
-                (worker,) = pool.shared().zygotes
+                (worker,) = ZygoteProcess.alive
                 os.kill(worker.pid, signal.SIGKILL)
-                pool.shared().close()
+                worker.close()
         print(json.dumps(outcomes))
     """
     temporary = tmp_path / "tmp"

@@ -19,8 +19,7 @@ import pytest
 
 import rtcompile
 from rtcompile.workers import pool as pools
-from rtcompile.workers.pool import Pool
-from tests.jobs import children
+from tests.jobs import Pool, children
 from tests.processes import python
 from tests.tables import from_table
 from tests.trials.record import tally, times

@@ -13,9 +13,10 @@ import pytest
 from rtcompile import toolkit
 from rtcompile.request.units import Limits
 from rtcompile.workers import system as scratch
-from rtcompile.workers.pool import Job, JobResult, Pool
+from rtcompile.workers.pool import Job, JobResult
 from rtcompile.workers.process import NVRTC
 from rtcompile.workers.system import Scratch
+from tests.jobs import Pool
 from tests.processes import python
 
 PREFIX = f"rtcompile-workers-{os.geteuid()}-"

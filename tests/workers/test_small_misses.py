@@ -15,9 +15,9 @@ from rtcompile.compilers import nvrtc
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.toolkit.model import Library
-from rtcompile.workers.pool import Job, JobResult, Pool
+from rtcompile.workers.pool import Job, JobResult
 from rtcompile.workers.zygote import Child, Order
-from tests.jobs import eventually
+from tests.jobs import Pool, eventually
 from tests.processes import python
 from tests.tables import from_table
 

@@ -11,8 +11,8 @@ import rtcompile
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import CompileError, CompilerCrashed, CompileTimeout, ToolkitNotFound
 from rtcompile.workers import pool
-from rtcompile.workers.pool import Pool
 from rtcompile.workers.process import ZygoteProcess
+from tests.jobs import Pool
 from tests.trials.test_workers_trials import with_mounts
 
 FIRST_BUILD = """

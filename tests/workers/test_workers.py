@@ -15,9 +15,9 @@ import pytest
 from rtcompile.request.units import Limits
 from rtcompile.workers import pool as workers
 from rtcompile.workers import process
-from rtcompile.workers.pool import Cancellation, Cancelled, Crash, Job, JobResult, Pool
+from rtcompile.workers.pool import Cancellation, Cancelled, Crash, Job, JobResult
 from tests.interrupts import interrupted
-from tests.jobs import FOREVER, Fifo, ended, eventually, output, shell
+from tests.jobs import FOREVER, Fifo, Pool, ended, eventually, output, shell
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -257,15 +257,12 @@ def test_a_cancelled_job_that_is_still_queued_never_runs(one_slot, tmp_path, fif
 
 
 @pytest.mark.takes_seconds
-def test_a_zygote_that_has_idled_out_is_replaced(scratch):
-    pool = Pool(jobs=1, idle=0.01)
-    try:
-        first = output(pool.run(shell("ps -o ppid= -p $PPID"), Limits()))
-        # It is a zombie until the pool notices its end; its folder is removed before.
-        assert eventually(lambda: list(scratch.iterdir()) == [])
-        assert output(pool.run(shell("ps -o ppid= -p $PPID"), Limits())) != first
-    finally:
-        pool.close()
+def test_a_zygote_that_has_idled_out_is_replaced(pool, scratch, monkeypatch):
+    monkeypatch.setattr(process, "IDLE_SECONDS", 0.01)
+    first = output(pool.run(shell("ps -o ppid= -p $PPID"), Limits()))
+    # It is a zombie until the pool notices its end; its folder is removed before.
+    assert eventually(lambda: list(scratch.iterdir()) == [])
+    assert output(pool.run(shell("ps -o ppid= -p $PPID"), Limits())) != first
 
 
 @pytest.mark.takes_seconds
