@@ -235,12 +235,12 @@ class Miss:
         limits: Limits,
         meanwhile: Callable[[], None] | None = None,
     ) -> Compiled | CompileFailure:
+        precompiles = self.settings.pch and self.settings.cache_on_disk
         return nvrtc.compile(
             unit,
             plan.toolchain.require_nvrtc(),
             limits=limits,
-            pch=self.settings.pch,
-            cache_dir=self.settings.cache_dir if self.settings.cache_on_disk else None,
+            cache_dir=self.settings.cache_dir if precompiles else None,
             search=plan.search,
             meanwhile=meanwhile,
         )
@@ -308,12 +308,10 @@ class Miss:
             from rtcompile.compilers import nvjitlink
 
             own = LinkInput(plan.compiler_target, plan.request.name, code)
-            linker = plan.toolchain.require_nvjitlink()
-            flags = option_table.for_nvjitlink(plan.options, plan.choice.arch, linker.version_pair)
             linked = nvjitlink.link(
                 (own, *plan.links),
                 plan.choice.arch,
-                flags,
+                plan.options,
                 plan.toolchain,
                 limits=self.limits,
                 target=plan.choice.target,

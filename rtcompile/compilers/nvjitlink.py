@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from rtcompile import cubin
 from rtcompile.compilers import nvcc
+from rtcompile.request.option_table import for_nvjitlink
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
 
 if TYPE_CHECKING:
+    from rtcompile.request.options import Options
     from rtcompile.toolkit.model import Library, Toolchain
 
 _WORKER = "rtcompile.workers.libraries"
@@ -34,22 +36,26 @@ _INPUT_TOO_NEW = re.compile(r"Unsupported \.version|may need newer version of nv
 def link(  # one linker after another, each with its reasons
     inputs: Sequence[LinkInput],
     arch: Arch,
-    flags: Sequence[str],
+    options: Options,
     toolchain: Toolchain,
     *,
     limits: Limits,
     target: str = "cubin",
 ) -> Compiled | CompileFailure:
     """Link inputs to one program, with the device runtime if needed; NVCC links inputs that are too new."""
+    linker = toolchain.nvjitlink or toolchain.not_found("nvjitlink")
+    # nvJitLink fails on LTO-IR without -lto, and on other inputs with it.
+    kinds = {cubin.kind_of(given.data) for given in inputs}
+    lto = "ltoir" in kinds or (options.lto and not kinds.isdisjoint(_CONTAINERS))
+    flags = for_nvjitlink(options, arch, linker.version_pair, lto=lto, target=target)
     problems = [problem for given in inputs if (problem := _unfit(given, arch))]
-    if target == "ptx" and not any(cubin.kind_of(given.data) == "ltoir" for given in inputs):
+    if target == "ptx" and "ltoir" not in kinds:
         problems.append(
             "PTX is linked from LTO-IR only, and no input is LTO-IR; compile with -dlto"
         )
     if problems:
         return _refusal(problems, flags)
     inputs = [given._replace(kind=cubin.kind_of(given.data) or given.kind) for given in inputs]
-    linker = toolchain.require_nvjitlink()
     outcome: Compiled | CompileFailure
     newer = [given.name for given in inputs if _from_newer_toolkit(given, linker.version_pair)]
     if newer:
@@ -59,20 +65,18 @@ def link(  # one linker after another, each with its reasons
         )
         outcome = _refusal([problem], flags)
     else:
-        options = _options(arch, flags, inputs, target)
-        outcome = _link(linker, inputs, arch, options, limits, target)
+        outcome = _link(linker, inputs, arch, flags, limits, target)
         if isinstance(outcome, CompileFailure) and _WANTS_DEVICE_RUNTIME.search(outcome.log):
             # It is added only if needed, since it adds 200 KB to a program.
             path = toolchain.cudadevrt or toolchain.not_found("cudadevrt")
             with open(path, "rb") as file:
                 inputs.append(LinkInput("archive", os.path.basename(path), file.read()))
-            outcome = _link(linker, inputs, arch, options, limits, target)
+            outcome = _link(linker, inputs, arch, flags, limits, target)
         if isinstance(outcome, Compiled) or not _INPUT_TOO_NEW.search(outcome.log):
             return outcome
     # For LTO-IR, NVCC's linker needs the nvJitLink of its own version, which is not installed.
-    lto = any(given.kind == "ltoir" for given in inputs)
     other = toolchain.nvcc
-    if lto or other is None or other.version_pair <= linker.version_pair:
+    if "ltoir" in kinds or other is None or other.version_pair <= linker.version_pair:
         return outcome
     return nvcc.link(inputs, arch, toolchain, limits=limits)
 
@@ -81,14 +85,14 @@ def _link(
     linker: Library,
     inputs: Sequence[LinkInput],
     arch: Arch,
-    options: Sequence[str],
+    flags: Sequence[str],
     limits: Limits,
     target: str,
 ) -> Compiled | CompileFailure:
-    command = ("nvJitLink", *options, *(given.name for given in inputs))
+    command = ("nvJitLink", *flags, *(given.name for given in inputs))
     job: dict[str, Any] = {
         "inputs": [(given.kind, given.name, given.data) for given in inputs],
-        "options": list(options),
+        "options": list(flags),
         "target": target,
     }
     outcome = pool.run(
@@ -108,16 +112,6 @@ def _link(
         total = sum(milliseconds.values())
         return CompileFailure("link", log, command, "nvjitlink", milliseconds=total)
     return Compiled(reply["code"], target, {}, log, (), milliseconds)
-
-
-def _options(
-    arch: Arch, flags: Sequence[str], inputs: Sequence[LinkInput], target: str
-) -> tuple[str, ...]:
-    # nvJitLink fails on LTO-IR without -lto, and on other inputs with it.
-    kinds = {given.kind for given in inputs}
-    lto = "ltoir" in kinds or ("-lto" in flags and not kinds.isdisjoint(_CONTAINERS))
-    own = [flag for flag in flags if flag not in ("-lto", "-ptx") and not flag.startswith("-arch=")]
-    return (f"-arch={arch}", *own, *["-lto"] * lto, *["-ptx"] * (target == "ptx"))
 
 
 def _refusal(problems: Sequence[str], flags: Sequence[str]) -> CompileFailure:

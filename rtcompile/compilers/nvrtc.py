@@ -60,13 +60,12 @@ def compile(
     library: Library,
     *,
     limits: Limits,
-    pch: bool,
-    cache_dir: str | None,
-    search: Sequence[SearchDir],
+    cache_dir: str | None = None,
+    search: Sequence[SearchDir] = (),
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
-    """Compile a unit; `pch` allows a precompiled header in `cache_dir`, and each run calls `meanwhile`."""
-    prefix = _prefix(unit, library, cache_dir, limits, search) if pch and cache_dir else None
+    """Compile a unit, with a precompiled header in `cache_dir` if that is given; each run calls `meanwhile`."""
+    prefix = _prefix(unit, library, cache_dir, limits, search) if cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
 

@@ -282,11 +282,11 @@ def for_nvcc(
     return tuple(line)
 
 
-def for_nvjitlink(options: Options, arch: Arch, nvjitlink: Version) -> tuple[str, ...]:
-    """Return nvJitLink's options: those that affect linking."""
-    line = [f"-arch={arch}"]
-    if options.lto:
-        line.append("-lto")
+def for_nvjitlink(
+    options: Options, arch: Arch, nvjitlink: Version, *, lto: bool, target: str = "cubin"
+) -> tuple[str, ...]:
+    """Return nvJitLink's options: those that affect linking; `lto` says whether inputs contain LTO-IR."""
+    line = [f"-arch={arch}", *["-lto"] * lto, *["-ptx"] * (target == "ptx")]
     fast = {} if options.get("use_fast_math") is None else _FAST_MATH
     for name, value in {**fast, **dict(options.flags)}.items():
         spec = BY_NAME[name]

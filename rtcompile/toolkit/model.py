@@ -127,10 +127,6 @@ class Toolchain(NamedTuple):
         """Return NVRTC, or raise `not_found`."""
         return self.nvrtc or self.not_found("nvrtc")
 
-    def require_nvjitlink(self) -> Library:
-        """Return nvJitLink, or raise `not_found`."""
-        return self.nvjitlink or self.not_found("nvjitlink")
-
     def require_nvcc(self) -> Executable:
         """Return nvcc, or raise `not_found`."""
         return self.nvcc or self.not_found("nvcc")

@@ -5,6 +5,7 @@ import pytest
 import rtcompile
 from rtcompile import Arch, cubin, toolkit
 from rtcompile.compilers import nvjitlink
+from rtcompile.request.options import Options
 from rtcompile.request.units import Compiled, Limits, LinkInput
 from tests.build.test_link import kernels
 
@@ -48,6 +49,8 @@ def test_a_function_of_ours_is_linked_into_a_kernel_of_numba():
     assert part.data == code.code
     # The linker rejects calls of undefined functions.
     parts = [LinkInput("ltoir", name, data) for name, data in [("own", own), ("part", part.data)]]
-    made = nvjitlink.link(parts, Arch(9, 0), (), toolkit.current(), limits=Limits(timeout=60))
+    made = nvjitlink.link(
+        parts, Arch(9, 0), Options(), toolkit.current(), limits=Limits(timeout=60)
+    )
     assert isinstance(made, Compiled), made
     assert len(cubin.kernel_symbols(made.code)) == 1

@@ -11,6 +11,7 @@ from rtcompile import cubin, toolkit
 from rtcompile.compilers import nvcc, nvjitlink, nvrtc
 from rtcompile.errors import ToolkitNotFound
 from rtcompile.extras.resources import kernels_of
+from rtcompile.request.options import Options
 from rtcompile.request.units import Compiled, CompileFailure, Limits, LinkInput, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Toolchain
@@ -58,9 +59,7 @@ def compiled(source: str, kind: str, arch: Arch, toolchain: Toolchain) -> LinkIn
     flags = (f"-arch={arch if target == 'cubin' else arch.virtual}", "-default-device")
     relocatable = (FLAGS[kind],) if kind in FLAGS else ()
     unit = TranslationUnit(source, "kernel.cu", (*flags, *relocatable), (), target, arch)
-    outcome = nvrtc.compile(
-        unit, toolchain.require_nvrtc(), limits=Limits(), pch=False, cache_dir=None, search=()
-    )
+    outcome = nvrtc.compile(unit, toolchain.require_nvrtc(), limits=Limits())
     assert isinstance(outcome, Compiled), outcome
     kind = "cubin" if kind == "finished" else kind
     name = "library" if source is LIBRARY else "caller"
@@ -70,16 +69,15 @@ def compiled(source: str, kind: str, arch: Arch, toolchain: Toolchain) -> LinkIn
 def link(
     inputs: list[LinkInput],
     toolchain: Toolchain,
-    *flags: str,
     arch: str = "sm_90",
     target: str = "cubin",
 ) -> Compiled | CompileFailure:
-    limits = Limits(timeout=120)
-    return nvjitlink.link(inputs, Arch.parse(arch), flags, toolchain, limits=limits, target=target)
+    given = Arch.parse(arch), Options(), toolchain
+    return nvjitlink.link(inputs, *given, limits=Limits(timeout=120), target=target)
 
 
-def linked(inputs: list[LinkInput], toolchain: Toolchain, *flags: str) -> bytes:
-    outcome = link(inputs, toolchain, *flags)
+def linked(inputs: list[LinkInput], toolchain: Toolchain) -> bytes:
+    outcome = link(inputs, toolchain)
     assert isinstance(outcome, Compiled), outcome
     return outcome.code
 
@@ -88,8 +86,8 @@ def functions(code: bytes) -> set[str]:
     return {each.name for each in cubin.read_symbols(code) if each.section == f".text.{each.name}"}
 
 
-def failed(inputs, toolchain, *flags, **more):
-    outcome = link(inputs, toolchain, *flags, **more)
+def failed(inputs, toolchain, **more):
+    outcome = link(inputs, toolchain, **more)
     assert isinstance(outcome, CompileFailure), outcome
     return outcome
 
@@ -194,10 +192,14 @@ def test_a_truncated_input_is_an_error(kind, part, make, toolchain):
     assert failed([cut], toolchain).kind in ("link", "crash")
 
 
-def test_an_input_of_the_wrong_kind_is_reported_by_its_bytes_and_an_unknown_option(make, toolchain):
+def test_an_input_of_the_wrong_kind_is_reported_by_its_bytes_and_an_unknown_option(
+    make, toolchain, monkeypatch
+):
     failure = failed([make(CALLER, "object")._replace(kind="ptx")], toolchain)
     assert "'caller.cubin' was given as PTX, but it is a cubin" in failure.log
-    failure = failed([make(LIBRARY, "object")], toolchain, "-no-such-option")
+    unknown = ("-arch=sm_90", "-no-such-option")
+    monkeypatch.setattr(nvjitlink, "for_nvjitlink", lambda *_, **__: unknown)
+    failure = failed([make(LIBRARY, "object")], toolchain)
     assert "UNRECOGNIZED_OPTION" in failure.log
 
 
@@ -207,7 +209,7 @@ def test_a_link_is_killed_at_its_time_limit(make, toolchain):
     long = f"__device__ float helper(float x) {{ {steps} return x; }}"
     inputs = [make(CALLER, "ltoir"), make(long, "ltoir")]
 
-    outcome = nvjitlink.link(inputs, Arch(9, 0), (), toolchain, limits=Limits(timeout=0.001))
+    outcome = nvjitlink.link(inputs, Arch(9, 0), Options(), toolchain, limits=Limits(timeout=0.001))
 
     assert isinstance(outcome, CompileFailure)
     assert outcome.kind == "timeout"
@@ -216,7 +218,7 @@ def test_a_link_is_killed_at_its_time_limit(make, toolchain):
 @pytest.mark.parametrize("kind", ["object", "ptx"])
 @pytest.mark.needs_nvcc
 def test_input_too_new_for_nvjitlink_is_linked_by_a_newer_nvcc(kind, make, toolchain, toolchain13):
-    if toolchain13.nvcc is None or toolchain.require_nvjitlink().version_pair >= (13, 0):
+    if toolchain13.nvcc is None or toolchain.nvjitlink.version_pair >= (13, 0):
         pytest.skip("an older nvJitLink and a newer nvcc are needed")
     inputs = [make(CALLER, kind, by=toolchain13), make(LIBRARY, kind, by=toolchain13)]
     assert kernels(linked(inputs, toolchain._replace(nvcc=toolchain13.nvcc))) == {"k"}

@@ -15,8 +15,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.toolkit.model import Library
 from rtcompile.workers import libraries as worker_side
-from rtcompile.workers.pool import Pool
-from tests.jobs import ENDLESS
+from tests.jobs import ENDLESS, Pool
 from tests.processes import python
 
 pytestmark = pytest.mark.needs_compiler
@@ -46,7 +45,7 @@ def build(
 ) -> Compiled | CompileFailure:
     arch, flags = Arch(9, 0), ("-arch=sm_90", *flags)
     unit = TranslationUnit(source, "kernel.cu", flags, expressions, "cubin", arch)
-    return nvrtc.compile(unit, library, limits=limits, pch=False, cache_dir=None, search=())
+    return nvrtc.compile(unit, library, limits=limits)
 
 
 def compiled(*arguments: Any, **fields: Any) -> Compiled:
@@ -121,7 +120,7 @@ def test_a_success_without_code_is_reported_as_a_failure(library13):
         }
     """
     unit = TranslationUnit(source, "kernel.cu", (f"-I{include}",), (), "cubin", Arch(7, 5))
-    outcome = nvrtc.compile(unit, library13, limits=Limits(), pch=False, cache_dir=None, search=())
+    outcome = nvrtc.compile(unit, library13, limits=Limits())
     assert isinstance(outcome, CompileFailure)
     assert outcome.log == "NVRTC reported success but made no cubin.\n"
 

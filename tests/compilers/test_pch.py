@@ -21,7 +21,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool
-from tests.jobs import at_once
+from tests.jobs import Pool, at_once
 from tests.tables import from_table
 
 pytestmark = pytest.mark.needs_compiler
@@ -51,8 +51,8 @@ class Builder:
 
     def run(self, source: str, *expressions: str) -> Compiled | CompileFailure:
         unit, library, cache = self.prefix_of(source, *expressions)
-        given = {"pch": self.pch, "cache_dir": cache, "search": self.search}
-        return nvrtc.compile(unit, library, limits=Limits(), **given)
+        folder = cache if self.pch else None
+        return nvrtc.compile(unit, library, limits=Limits(), cache_dir=folder, search=self.search)
 
     def compiled(self, source: str, *expressions: str) -> Compiled:
         outcome = self.run(source, *expressions)
@@ -238,7 +238,7 @@ def test_a_long_temporary_path_prevents_no_header(builder, tmp_path, monkeypatch
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
     folder.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(folder))
-    own_pool = pool.Pool(jobs=2)
+    own_pool = Pool(jobs=2)
     monkeypatch.setattr(pool, "_pool", own_pool)
     builder.ready()
     assert used(builder.compiled(PREFIX + KERNEL))

@@ -115,7 +115,7 @@ def test_a_build_with_little_time_left_creates_none(builder, timeout, there):
     builder.compiled(PREFIX + KERNEL)
     unit, library, cache = builder.prefix_of(PREFIX + KERNEL)
     limits = Limits(timeout)
-    nvrtc.compile(unit, library, limits=limits, pch=True, cache_dir=cache, search=builder.search)
+    nvrtc.compile(unit, library, limits=limits, cache_dir=cache, search=builder.search)
     assert len(builder.files(".pch")) == there
 
 

@@ -47,9 +47,7 @@ def compiled(
         [d.path for d in toolchain.search],
     )
     unit = TranslationUnit(source, name, flags, (), "cubin", arch)
-    return nvrtc.compile(
-        unit, library, limits=Limits(), pch=False, cache_dir=None, search=toolchain.search
-    )
+    return nvrtc.compile(unit, library, limits=Limits(), search=toolchain.search)
 
 
 def comment_value(source: str, what: str) -> str:

@@ -54,7 +54,7 @@ def test_a_message_of_nvjitlink_is_explained_by_its_row(
     row, message, hint, given, toolchain, tmp_path
 ):
     name, kind, text, option = given
-    library = toolchain(name).require_nvjitlink()
+    library = toolchain(name).nvjitlink
     (tmp_path / "input").write_text(text)
     given = library.path, kind, tmp_path / "input", option
     done = python(PLAIN_NVJITLINK, *given, check=True)
@@ -264,14 +264,8 @@ def test_traps_instead_of_instructions_in_cute_are_found(arch, warned, toolchain
     search = toolchain("12").search
     flags = (f"-arch={arch}", "-std=c++17", "-default-device", *(f"-I{d.path}" for d in search))
     unit = TranslationUnit(MMA_SM90, "kernel.cu", flags, (), "cubin", Arch.parse(arch))
-    built = nvrtc.compile(
-        unit,
-        toolchain("12").require_nvrtc(),
-        limits=Limits(),
-        pch=False,
-        cache_dir=None,
-        search=search,
-    )
+    library = toolchain("12").require_nvrtc()
+    built = nvrtc.compile(unit, library, limits=Limits(), search=search)
     assert isinstance(built, Compiled), built.log
     warnings = check_code(built.code, unit.arch)
     assert bool(warned) == any("sm_90a" in warning for warning in warnings)

@@ -39,8 +39,7 @@ class Bench:
             how.source, "kernel.cu", flags, how.names, "cubin", Arch.parse(how.arch)
         )
         library, limits = toolchain.require_nvrtc(), Limits(how.seconds, how.memory)
-        given = {"limits": limits, "pch": False, "cache_dir": None, "search": search}
-        run = partial(nvrtc.compile, library=library, **given)
+        run = partial(nvrtc.compile, library=library, limits=limits, search=search)
         attempts = None
 
         def compiled(source: str, options: tuple[str, ...]) -> str:

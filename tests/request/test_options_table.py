@@ -128,7 +128,7 @@ def test_nvjitlink_skips_tuning_that_it_does_not_know_yet():
     options = parse(["-split-compile=2", "-jtd=101", "-fmad=false", "-G"])
     since = ("-split-compile=2", "-jump-table-density=101")
     for release, tuning in (((12, 3), ()), ((12, 4), since[::-1])):
-        line = option_table.for_nvjitlink(options, SM_80, release)
+        line = option_table.for_nvjitlink(options, SM_80, release, lto=False)
         assert {*line} == {"-arch=sm_80", "-fma=0", "-g", *tuning}
 
 

@@ -197,7 +197,7 @@ FOR_THE_LINKER = (
 
 
 def test_nvjitlink_gets_the_options_that_affect_linking():
-    line = option_table.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0))
+    line = option_table.for_nvjitlink(parse([FOR_THE_LINKER]), Arch(9, 0, "a"), (12, 0), lto=True)
     assert " ".join(line) == (
         "-arch=sm_90a -lto -ftz=1 -prec-div=1 -prec-sqrt=0 -fma=1 -g -lineinfo -maxrregcount=32 "
         "-Xptxas=-v"
@@ -207,6 +207,6 @@ def test_nvjitlink_gets_the_options_that_affect_linking():
 def test_nvjitlink_takes_every_option_that_is_emitted():
     nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink")
     given = parse([FOR_THE_LINKER]), Arch(9, 0, "a"), nvjitlink.version()
-    options = option_table.for_nvjitlink(*given)
+    options = option_table.for_nvjitlink(*given, lto=True)
     assert len(options) == 12
     nvjitlink.destroy(nvjitlink.create(len(options), list(options)))

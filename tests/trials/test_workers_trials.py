@@ -23,9 +23,9 @@ from rtcompile.compilers import nvrtc
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool as workers
-from rtcompile.workers.pool import Job, Pool
+from rtcompile.workers.pool import Job
 from tests import processes
-from tests.jobs import children, descendants, ended
+from tests.jobs import Pool, children, descendants, ended
 from tests.processes import ran
 from tests.toolkits import needs_host_compiler
 from tests.trials.record import tally, times
@@ -52,8 +52,7 @@ def build(number: int) -> Compiled | CompileFailure:
     arch = Arch(7, 5)
     source = f'extern "C" __global__ void k{number}() {{}}'
     unit = TranslationUnit(source, "k.cu", (f"-arch={arch}",), (), "cubin", arch)
-    given = {"limits": Limits(), "pch": False, "cache_dir": None, "search": ()}
-    return nvrtc.compile(unit, toolkit.current().require_nvrtc(), **given)
+    return nvrtc.compile(unit, toolkit.current().require_nvrtc(), limits=Limits())
 
 
 def is_right(outcome: Compiled | CompileFailure, number: int) -> bool:

@@ -55,7 +55,7 @@ def outcome_of(source: str, one: Path, library: Any, **more: Any) -> Compiled | 
     flags = ("-arch=sm_80", *(f"-I{each.path}" for each in search), *more.pop("flags", ()))
     name = more.pop("name", "kernel.cu")
     unit = TranslationUnit(source, name, flags, (), "cubin", Arch(8, 0), **more)
-    return nvrtc.compile(unit, library, limits=Limits(), pch=False, cache_dir=None, search=search)
+    return nvrtc.compile(unit, library, limits=Limits(), search=search)
 
 
 def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
