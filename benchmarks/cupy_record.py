@@ -163,7 +163,7 @@ def packed(kernels: list[dict[str, Any]]) -> bytes:
     )
     for kernel in kept:  # which builds begin first depends on it, to the tenth of a second
         kernel["milliseconds"] = round(kernel["milliseconds"], -2)
-    document = {"format": warming.KERNELS_FORMAT, "cupy": cupy.__version__, "kernels": kept}
+    document = {"format": "rtcompile kernels of CuPy 1", "cupy": cupy.__version__, "kernels": kept}
     text = json.dumps(document, separators=(",", ":"))
     return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
 

@@ -129,7 +129,6 @@ def on_terminal(program: str, **environ: str) -> str:
     return written.decode()
 
 
-@pytest.mark.needs_compiler
 def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it():
     written = on_terminal(SLOW)
 
@@ -139,7 +138,6 @@ def test_a_first_run_shows_a_waiting_line_on_a_terminal_and_erases_it():
     assert on_terminal(SLOW) == "the program's own line\r\n"  # all is cached
 
 
-@pytest.mark.needs_compiler
 def test_a_first_run_shows_nothing_if_disabled_or_without_a_terminal():
     slow = SLOW.replace("range(3)", "range(1)")
     assert on_terminal(slow, RTCOMPILE_PROGRESS="0") == "the program's own line\r\n"

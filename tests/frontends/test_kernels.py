@@ -231,12 +231,6 @@ def test_a_file_that_is_not_there_is_not_cached(tmp_path):
     assert module.is_cached()
 
 
-@pytest.mark.parametrize("name", ["kernel.cu", "dir/kernel.cpp"])
-def test_a_source_passed_as_a_path_is_rejected_with_advice(name):
-    with pytest.raises(rtcompile.InvalidRequest, match=rf"RawModule\.from_file\('{name}'\)"):
-        rtcompile.RawModule(path=name)
-
-
 # --- a build without the kernel that was asked for does not succeed silently ------------------------------
 
 SCALE = "__global__ void scale(float* x) { *x *= 2; }"

@@ -120,11 +120,6 @@ def test_an_argument_that_does_not_fit_is_named_and_nothing_is_launched(
     assert not driver.launched
 
 
-def test_too_few_arguments_are_an_error(launched):
-    with pytest.raises(rtcompile.InvalidRequest, match="k takes 2 arguments, not 1"):
-        launched((8, 8), (None,))
-
-
 def test_without_parameter_sizes_arguments_are_converted_as_in_cupy(launched):
     class Older(Driver):
         def cuFuncGetParamInfo(self, function: Any, index: int) -> Any:

@@ -308,12 +308,12 @@ def _finish(run: Run) -> int:
     """Report the program's builds; return the exit status of ``--check`` and ``--record``, or 0."""
     tally = Tally.read(run.log)
     lines, problems, missing = [], tally.problems, tally.missing
-    is_recorded = True
+    status = 0
     if run.record:
         try:
             lines = _recorded(run)
         except (OSError, RtcompileError) as error:
-            is_recorded = False
+            status = _NOT_RECORDED
             problems.append(f"{run.record} was not written, or lacks builds: {error}")
     else:
         with suppress(OSError):
@@ -327,10 +327,8 @@ def _finish(run: Run) -> int:
         lines = [dumps({"builds": tally.builds, "missing": missing, "problems": problems})]
     with suppress(OSError, ValueError, AttributeError):  # the stream is full, closed or None
         sys.stderr.write("".join(f"{line}\n" for line in lines))
-    if not is_recorded:
-        return _NOT_RECORDED
     # Kernels that CuPy compiled itself were not checked.
-    return _INCOMPLETE if run.check and (missing or problems) else 0
+    return _INCOMPLETE if run.check and (missing or problems) else status
 
 
 def _recorded(run: Run) -> list[str]:

@@ -21,7 +21,6 @@ _FOLDER = "rtcompile-warm-"
 _MOST_HEADER_BYTES = 256 << 20
 _MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
 
-KERNELS_FORMAT = "rtcompile kernels of CuPy 1"
 # The sources that a CuPy generates, written by benchmarks/cupy_record.py. They have no paths, so they are valid for any
 # prefix, architecture and CUDA version.
 KERNELS = os.path.join(os.path.dirname(__file__), "kernels_of_cupy", "kernels.json.xz")
