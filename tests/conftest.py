@@ -21,7 +21,6 @@ import pytest
 from rtcompile.cli import bundling, main
 from rtcompile.compilers import observed
 from rtcompile.extras.cluster.entries import SharedStore, open_store
-from rtcompile.workers import pool as workers
 from tests import nodes, servers
 from tests.jobs import Fifo, Pool
 from tests.key_inputs import HeaderTree
@@ -280,15 +279,6 @@ def pool(scratch: Path) -> Iterator[Pool]:
     yield pool
     pool.close()
     assert list(scratch.iterdir()) == []
-
-
-@pytest.fixture
-def two_slots(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two slots for compilers on any machine, for a build next to an endless one."""
-    pool = Pool(jobs=2)
-    monkeypatch.setattr(workers, "_pool", pool)
-    yield
-    pool.close()
 
 
 @pytest.fixture

@@ -37,17 +37,22 @@ class Fifo:
 
 
 class Pool(pool.Pool):
-    """A pool whose zygotes can be seen and ended."""
+    """A pool with its own zygotes: those of other pools are hidden until it is closed."""
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__(jobs)
+        self._others, ZygoteProcess.alive = ZygoteProcess.alive, set()
 
     @property
     def zygotes(self) -> list[ZygoteProcess]:
         """The processes from which its jobs are forked."""
-        return [zygote for zygote in [*ZygoteProcess.alive] if zygote.owner is self]
+        return [*ZygoteProcess.alive]
 
     def close(self) -> None:
-        """End every zygote and its jobs."""
+        """End every zygote and its jobs, and show those of other pools again."""
         for worker in self.zygotes:
             worker.close()
+        ZygoteProcess.alive = self._others
 
 
 def shell(script: str, **fields: Any) -> Job:

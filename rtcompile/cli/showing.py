@@ -18,7 +18,6 @@ from rtcompile.cli.output import requests
 from rtcompile.errors import InvalidRequest
 from rtcompile.messages.catalogue import MESSAGES
 from rtcompile.messages.rendering import render
-from rtcompile.settings import Settings
 from rtcompile.store import inventory
 from rtcompile.store.store import Store
 from rtcompile.styling import filled, painted
@@ -90,7 +89,7 @@ def _list(_: Namespace, store: Store) -> _Result:
 
 def find_entry(what: str) -> inventory.Entry:
     """Return the only cache entry of a key, of its beginning, or of a program's name."""
-    store = Store.open(Settings.from_environ())
+    _, store = cache.opened()
     found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
     if len(found) == 1:
         return found[0]

@@ -115,7 +115,7 @@ class Cancellation:
 
 
 class Pool:
-    """Limits how many jobs run at once, and owns the zygotes from which they are forked."""
+    """Limits how many jobs run at once; all pools of a process fork them from the same zygotes."""
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs or default_jobs()
@@ -176,7 +176,7 @@ class Pool:
         exiting = ZygoteProcess.all_ended
         for _ in range(2):
             try:
-                worker = process.zygote_for(self, job.loads)
+                worker = process.zygote_for(job.loads)
             except OSError as error:  # no interpreter, or no more processes
                 _raise_limit(error.errno)
                 return Crash("start", 0, str(error), b"")

@@ -41,7 +41,6 @@ class ZygoteProcess:
 
     def __init__(self) -> None:
         self.loads: str | None = None
-        self.owner: object = None  # the pool whose jobs it runs; None if it was started ahead
         self.last_stderr = ""
         temporary = os.environ.get("TMPDIR", "")
         self._temporary = os.path.realpath(temporary) if temporary else ""
@@ -156,14 +155,11 @@ def start(loads: str = "") -> None:
                 zygote.load(f"{NVRTC} {loads}")
 
 
-def zygote_for(pool: object, loads: str) -> ZygoteProcess:
-    """Return a pool's zygote for such jobs, else the one that was started ahead if it suits, else a new one."""
+def zygote_for(loads: str) -> ZygoteProcess:
+    """Return the zygote for such jobs, else one that was started ahead and has loaded nothing, else a new one."""
     with ZygoteProcess.lock:
-        owners, loaded = (pool, None), (loads, None)
-        suitable = [z for z in ZygoteProcess.alive if z.owner in owners and z.loads in loaded]
-        suitable.sort(key=lambda zygote: zygote.owner is None)
-        zygote = suitable[0] if suitable else ZygoteProcess()
-        zygote.owner = pool
+        by_loads = {zygote.loads: zygote for zygote in ZygoteProcess.alive}
+        zygote = by_loads.get(loads) or by_loads.get(None) or ZygoteProcess()
         if zygote.loads is None:
             zygote.load(loads)
         return zygote

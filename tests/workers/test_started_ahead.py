@@ -18,6 +18,7 @@ from rtcompile.request.units import Limits
 from rtcompile.workers import process
 from rtcompile.workers.pool import JobResult, Pool
 from rtcompile.workers.process import ZygoteProcess
+from tests import jobs
 from tests.jobs import output, shell
 from tests.lookups import CAPABILITY, build
 from tests.processes import python
@@ -28,13 +29,11 @@ PARENT = "ps -o ppid= -p $PPID"
 
 
 @pytest.fixture
-def own_zygotes(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Iterator[None]:
+def own_zygotes(scratch: Path) -> Iterator[None]:
     """Start without workers, as a new program."""
-    others, ZygoteProcess.alive = ZygoteProcess.alive, set()
+    own = jobs.Pool(1)
     yield
-    for zygote in list(ZygoteProcess.alive):
-        zygote.close()
-    ZygoteProcess.alive = others
+    own.close()
     assert list(scratch.iterdir()) == []
 
 

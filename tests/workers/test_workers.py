@@ -94,7 +94,8 @@ def test_workers_inherit_neither_environment_nor_descriptors_nor_session_of_the_
         assert "secret" not in output(pool.run(shell("ls -l /proc/$PPID/fd"), Limits()))
     for name in ("LD_PRELOAD", "NVRTC_DISABLE_PCH", "PYTHONPATH", "A_PASSWORD"):
         monkeypatch.setenv(name, "/proc/nowhere")
-    pool.close()  # the next zygote starts with these variables
+    for zygote in pool.zygotes:  # the next one starts with these variables
+        zygote.close()
     environ = output(pool.run(shell("tr '\\0' '\\n' < /proc/$PPID/environ"), Limits()))
     names = {line.partition("=")[0] for line in environ.splitlines()}
     assert names <= {"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "CUDA_CACHE_DISABLE"}
