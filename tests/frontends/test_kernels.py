@@ -137,18 +137,21 @@ def test_cucomplex_becomes_cupys_complex():
 
 
 @pytest.mark.parametrize(
-    "original",
+    "make",
     [
-        rtcompile.RawKernel(CODE, "k", ("-DX",), enable_cooperative_groups=True, arch="sm_80"),
-        rtcompile.RawModule(code=TEMPLATE, name_expressions=["f<int>"], fallback="never"),
-        rtcompile.RawModule(path="/somewhere/k.cubin"),
+        lambda: rtcompile.RawKernel(
+            CODE, "k", ("-DX",), enable_cooperative_groups=True, arch="sm_80"
+        ),
+        lambda: rtcompile.RawModule(code=TEMPLATE, name_expressions=["f<int>"], fallback="never"),
+        lambda: rtcompile.RawModule(path="/somewhere/k.cubin"),
     ],
     ids=["kernel", "module", "file"],
 )
 @pytest.mark.parametrize(
     "again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
-def test_both_classes_pickle_and_copy_with_all_their_arguments(original, again):
+def test_both_classes_pickle_and_copy_with_all_their_arguments(make, again):
+    original = make()
     other = again(original)
     assert type(other) is type(original)
     assert build_of(other).arguments == build_of(original).arguments

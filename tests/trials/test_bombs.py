@@ -136,9 +136,10 @@ REQUESTS: dict[str, Callable[[], Callable[[], object]]] = {
 def cell(source: str) -> object:
     """Compile as a cell of a notebook, whose limits come from the environment."""
     pytest.importorskip("IPython")
-    from rtcompile.extras import notebook as magics
+    from rtcompile.extras.notebook import CellModule, read
 
-    return magics.compiled(source, magics.Line.read("--arch sm_80"), {})
+    arguments, _ = read("--arch sm_80")
+    return CellModule(source, arguments)
 
 
 def batch(builds: list[CompileRequest]) -> Callable[[], object]:
