@@ -214,11 +214,17 @@ class _Nvcc:
             *(file for _, _, file in cxx.renumbered(cxx.readable(unit.source)) if file),
         }
         trace = tuple(
-            path
+            self._plain(path)
             for path in outcome.trace
             if path not in named or (path != unit.name and os.path.isfile(path))
         )
         return outcome._replace(trace=trace)
+
+    def _plain(self, path: str) -> str:
+        """Return a path without ``bin/..``, by which NVCC of wheels names its own headers; no other machine has it."""
+        root, programs, rest = path.partition("/bin/../")
+        is_own = programs and os.path.realpath(f"{root}/bin/..") == os.path.realpath(root)
+        return f"{root}/{rest}" if is_own and self._path.startswith(f"{root}/bin/") else path
 
     def run(
         self, flags: tuple[str, ...], files: dict[str, bytes], kind: str

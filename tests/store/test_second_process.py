@@ -42,9 +42,8 @@ def run(
     environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": str(prefix)}
     environ["RTCOMPILE_CACHE_DIR"] = str(prefix / "cache")
 
-    def run(arguments: Sequence[str]) -> dict[str, Any]:
-        script = ROOT / "benchmarks/ten_builds.py"
-        command = [prefix / "bin/python", "-W", "error", script, "0", *arguments]
+    def run(arguments: Sequence[str], script: str = "benchmarks/ten_builds.py") -> dict[str, Any]:
+        command = [prefix / "bin/python", "-W", "error", ROOT / script, "0", *arguments]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=prefix)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -63,3 +62,30 @@ def test_a_second_process_finds_each_kind_of_build_and_starts_no_compiler(run, n
     assert {name: of.get("text") for name, of in first["builds"].items() if "text" in of} == {}
     assert {name: of["hit"] for name, of in second.items()} == dict.fromkeys(names, "disk")
     assert {name: of["started"] for name, of in second.items()} == dict.fromkeys(names, "")
+
+
+CHECKOUTS = """
+import json, os, sys
+import rtcompile
+
+hits = {}
+for given in ({"backend": "nvcc"}, {"backend": "nvrtc"}):
+    for folder in ("one", "two"):
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{folder}/n.h", "w") as file:
+            file.write("#define N 4\\n")
+        code = rtcompile.compile(
+            '#include "n.h"\\n__global__ void k(int* x) { *x = N; }',
+            arch="sm_80",
+            include_dirs=[os.path.abspath(folder)],
+            **given,
+        )
+        hits.setdefault(given["backend"], []).append(code.build.hit)
+print(json.dumps(hits))
+"""
+
+
+def test_a_second_checkout_finds_the_builds_of_the_first(run, tmp_path):
+    script = tmp_path / "checkouts.py"
+    script.write_text(CHECKOUTS)
+    assert run([], str(script)) == {"nvcc": [None, "disk"], "nvrtc": [None, "disk"]}
