@@ -16,6 +16,7 @@ from rtcompile.messages import diagnostics
 from rtcompile.request import cxx
 from rtcompile.request.units import Limits
 from rtcompile.workers import pool
+from tests.jobs import Pool
 from tests.tables import from_table
 
 KERNEL = "__global__ void k(int* p) { *p = 1; }\n"
@@ -150,7 +151,7 @@ def test_no_compiler_is_started_after_the_time_limit(monkeypatch, door):
 def test_waiting_for_a_slot_does_not_count(monkeypatch):
     rtcompile.compile(KERNEL, arch="sm_80")  # queries the compiler's build, which takes a slot too
     given = runs(monkeypatch)
-    one = pool.Pool(jobs=1)
+    one = Pool(jobs=1)
     monkeypatch.setattr(pool, "_pool", one)
     taker = object()
     one._take_slot(taker, pool.Cancellation())

@@ -24,6 +24,7 @@ from rtcompile.request.units import Compiled, CompileFailure, Limits, Translatio
 from rtcompile.request.values import Arch
 from rtcompile.workers import pool as workers
 from rtcompile.workers.pool import Job
+from rtcompile.workers.process import ZygoteProcess
 from tests import processes
 from tests.jobs import Pool, children, descendants, ended
 from tests.processes import ran
@@ -60,11 +61,11 @@ def is_right(outcome: Compiled | CompileFailure, number: int) -> bool:
     return cubin.kernel_symbols(outcome.code) == [f"k{number}"]
 
 
-def zygote(pool: Pool) -> int:
-    """Wait until the pool has a zygote; return its process id."""
-    while not pool.zygotes:
+def zygote() -> int:
+    """Wait until this process has a zygote; return its process id."""
+    while not ZygoteProcess.alive:
         threading.Event().wait(0.0005)
-    return pool.zygotes[0].pid
+    return next(iter(ZygoteProcess.alive)).pid
 
 
 def child_of(pid: int, stop: Callable[[], bool]) -> int:
@@ -102,7 +103,7 @@ def test_a_worker_killed_while_it_compiles(pool, delay):
     shuffled = random.Random(1)
 
     def attack(done: Callable[[], bool]) -> int:
-        victim = child_of(zygote(pool), done)
+        victim = child_of(zygote(), done)
         if delay == "at random":
             threading.Event().wait(shuffled.uniform(0, 0.03))
         if victim:
@@ -124,7 +125,7 @@ def test_a_zygote_killed(pool, scratch, stage):
     def attack(done: Callable[[], bool]) -> int:
         if stage == "idle":
             return 0
-        victim = zygote(pool)
+        victim = zygote()
         if stage == "compiling":
             worker = child_of(victim, done)
             kill(victim)
@@ -141,7 +142,7 @@ def test_a_zygote_killed(pool, scratch, stage):
                 else:
                     assert is_right(build(number), number)
                 if stage == "idle":
-                    kill(zygote(pool))
+                    kill(zygote())
                 victim = trial(pool, number, attack)
                 assert victim == 0 or ended(victim)
     pool.close()
@@ -154,8 +155,7 @@ def test_a_caller_killed_at_any_moment(scratch):
         from tests.trials.test_workers_trials import *
         threads = [threading.Thread(target=build, args=(i,)) for i in range(8)]
         [thread.start() for thread in threads]
-        from rtcompile.workers import pool as workers
-        print(zygote(workers.shared()), flush=True)
+        print(zygote(), flush=True)
         [thread.join() for thread in threads]
         print("done", flush=True)
         sys.stdin.read()
