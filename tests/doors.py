@@ -216,7 +216,8 @@ def _cell(cubin: bool) -> Request:
         of_arch = [f"--arch={arch}"] if arch else []
         line = " ".join([options, *of_arch, *(f"-n '{name}'" for name in name_expressions)])
         module = shell.run_cell_magic("cuda", line, source)
-        [kernel] = module.values()
+        # `make gates` runs older commits too, whose cells are no dictionaries.
+        [kernel] = getattr(module, "kernels", module).values()
         for name in name_expressions:  # an instance of a template: "k<char>"
             kernel = kernel[name.split("<")[1].rstrip(">")]
         return bytes(kernel.code.code) if cubin else kernel
