@@ -275,7 +275,7 @@ class Tally(NamedTuple):
             by_nvcc += ": try RTCOMPILE_FALLBACK=nvrtc-first"
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
-            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling spared{by_nvcc}"
+            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling saved{by_nvcc}"
         )
 
 
