@@ -276,26 +276,14 @@ def umbrella(match: Match, context: BuildContext) -> Values | None:
 
 
 def in_header(match: Match, context: BuildContext) -> Values | None:
-    """Return which header of this installation declares a name that the compiler does not know."""
-    found = _header_of(match["identifier"], context)
-    if not found:
-        return None
-    which = f", which <{found[1]}> includes" if len(found) > 1 else ""
-    edited = context.with_header(found[-1])
-    return {"found": found[0], "which": which, "include": found[-1], "edited": edited}
-
-
-def _header_of(name: str, context: BuildContext) -> list[str]:
-    """Return the toolkit's header that declares a name, and the one that includes it; [] if none does."""
-    if len(name) < _SHORTEST:
-        return []
-    own, word = context.user_dirs(), re.escape(name)
+    """Return which header of the toolkit declares a name that the compiler does not know, and the one that includes it."""
+    name, word = match["identifier"], re.escape(match["identifier"])
     declares = re.compile(  # in a line that is not indented: what is inside a function or a class is not meant
         rf"^(?:#[ \t]*define[ \t]+{word}\b|(?:typedef|struct|class|union|using)\b[^;{{}}()]*\b{word}\b"
         rf"|(?!.*\b(?:CUDAAPI|CUDARTAPI)\b)[A-Za-z_][\w:<>,*& \t()]*[\s*&]{word}[ \t]*\()",
         re.MULTILINE,
     )
-    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
+    for folder in context.toolkit_dirs() if len(name) >= _SHORTEST else ():
         texts = dict(headers_in(folder))
         texts.pop("cuda.h", None)  # the driver's functions are the host's
         found = [
@@ -310,13 +298,18 @@ def _header_of(name: str, context: BuildContext) -> list[str]:
         stem = first.partition(".")[0]
         family = stem.partition("_")[0]
         family = stem if family == "cuda" else family  # cuda_fp8.h is no part of cuda_bf16.h
-        outer = (
-            f
-            for f, text in texts.items()
-            if f.startswith(family) and f != first and includes.search(text)
+        outer = next(
+            (
+                f
+                for f, text in texts.items()
+                if f.startswith(family) and f != first and includes.search(text)
+            ),
+            "",
         )
-        return [first, *[*outer][:1]]
-    return []
+        which = f", which <{outer}> includes" if outer else ""
+        edited = context.with_header(outer or first)
+        return {"found": first, "which": which, "include": outer or first, "edited": edited}
+    return None
 
 
 def header_there(match: Match, context: BuildContext) -> Values | None:
@@ -414,8 +407,7 @@ def member_header(match: Match, context: BuildContext) -> Values | None:
 
 def _of_toolkit(context: BuildContext, inside: str = "") -> Iterator[tuple[str, str]]:
     """Yield the toolkit's folders, and the files in them and below as they are included, but internal ones."""
-    own = context.user_dirs()
-    for folder in dict.fromkeys(d.path for d in context.search if d.path not in own):
+    for folder in context.toolkit_dirs():
         for parent, folders, files in os.walk(os.path.join(folder, inside)):
             folders[:] = sorted(each for each in folders if not each.startswith(_INNER))
             yield from (

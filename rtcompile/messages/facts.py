@@ -192,13 +192,10 @@ class BuildContext:
         """Return the line of an offset, counted from 1."""
         return self.source.count("\n", 0, at) + 1
 
-    def edited(self, begin: int, end: int, new: str) -> str:
-        """Return the source with another text for a part of it."""
-        return self.source[:begin] + new + self.source[end:]
-
     def change(self, begin: int, end: int, new: str, fact: str, step: str) -> Values:
         """Return the values for a hint on replacing a part of the source."""
-        return {"fact": fact, "step": step, "edited": self.edited(begin, end, new)}
+        edited = self.source[:begin] + new + self.source[end:]
+        return {"fact": fact, "step": step, "edited": edited}
 
     def insert(self, text: str, at: int) -> Values:
         """Return the values for a hint on a missing text."""
@@ -224,6 +221,11 @@ class BuildContext:
     def user_dirs(self) -> tuple[str, ...]:
         """Return the directories that the user's own ``-I`` options added."""
         return tuple(d.path for d in self.search if d.label.startswith("user"))
+
+    def toolkit_dirs(self) -> Iterable[str]:
+        """Return the other directories that are searched."""
+        own = self.user_dirs()
+        return dict.fromkeys(d.path for d in self.search if d.path not in own)
 
     def user_dir_of(self, path: str) -> str:
         """Return the user's include directory that contains `path`, or an empty string."""
@@ -253,15 +255,12 @@ class BuildContext:
 
     def with_text(self, text: str, right: str) -> str:
         """Return the source with another text on the message's line, at the caret or behind it."""
-        lines = self.source.split("\n")
-        if not 0 < self.line <= len(lines) or lines[self.line - 1].strip() != self.text.strip():
+        begin, end = self.row
+        at = self.source.find(text, self.at, end)
+        at = self.source.find(text, begin, end) if at < 0 else at
+        if at < 0 or not self.in_source:
             return self.source
-        own = lines[self.line - 1]
-        at = own.find(text, max(0, self.column - 1))
-        at = own.find(text) if at < 0 else at
-        if at >= 0:
-            lines[self.line - 1] = own[:at] + right + own[at + len(text) :]
-        return "\n".join(lines)
+        return self.source[:at] + right + self.source[at + len(text) :]
 
 
 def spans(code: str, opening: int) -> list[tuple[int, int]]:

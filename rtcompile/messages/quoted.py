@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -211,20 +210,13 @@ def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
         line = context.line_of(own[0].end())
         found = own[0][1] if macro else cxx.enclosed(code, own[0].end() - 1)
         return " ".join(found.split()), f" in line {line}"
-    for folder in dict.fromkeys(
-        each.path for each in context.search if each.label in ("cudart", "crt")
-    ):
-        for inner in ("", "crt"):
-            headers = sorted(
-                headers_in(os.path.join(folder, inner)),
-                key=lambda header: header[0] not in context.source,
-            )
-            for _, text in headers:
-                if found_in := name in text and re.search(
-                    rf"^[A-Za-z_].*[\s*&]{name}\s*\(([^()]+)\)\s*(?:;|__)", text, re.MULTILINE
-                ):
-                    return " ".join(found_in[1].split()), ""
-    return "", ""
+    folders = dict.fromkeys(d.path for d in context.search if d.label in ("cudart", "crt"))
+    files = (each for folder in folders for each in headers_in(folder, "*.h*", "crt/*.h*"))
+    texts = (text for _, text in sorted(files, key=lambda file: file[0] not in context.source))
+    declared = rf"^[A-Za-z_].*[\s*&]{name}\s*\(([^()]+)\)\s*(?:;|__)"
+    heads = (re.search(declared, text, re.MULTILINE) for text in texts if name in text)
+    head = next(filter(None, heads), None)
+    return " ".join(head[1].split()) if head else "", ""
 
 
 def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
@@ -250,27 +242,40 @@ def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
 _MOST_VERSIONS = 3
 
 
+def _call(
+    name: str, match: Match, context: BuildContext
+) -> tuple[list[str] | None, list[list[str]], str, list[str]]:
+    """Return the types of a call's arguments, the parameters of each version, and the call's text and arguments."""
+    notes = "\n".join([match.string, *(note.message for note in context.notes)])
+    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
+    types = [*filter(None, cxx.split(given[1]))] if given else None
+    lists = re.findall(
+        rf'(?:function|template) "[^"\n]*?\b{re.escape(name)}(?:<[^"\n]*?>)?\(([^"\n]*)\)"', notes
+    )
+    versions = [list(filter(None, cxx.split(each))) for each in dict.fromkeys(lists)]
+    call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", context.right)
+    if call is None:
+        return types, versions, "", types or []
+    inside = cxx.enclosed(context.right, call.end() - 1)
+    return types, versions, f"{call[0]}{inside})", [*filter(None, expressions(inside))]
+
+
 def overload(match: Match, context: BuildContext) -> Values:
     """Return how a call differs from all versions of a function: an address, a number of arguments, a type."""
     name = (
         re.sub(r" \[with .*| .*::|<.*>(?=::)", "", match["function"]).rpartition("::")[2]
         or match["function"]
     )
-    notes = "\n".join([match.string, *(note.message for note in context.notes)])
-    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
-    types = [*filter(None, cxx.split(given[1]))] if given else []
-    lists = re.findall(
-        rf'(?:function|template) "[^"\n]*?\b{re.escape(name)}(?:<[^"\n]*?>)?\(([^"\n]*)\)"', notes
-    )
-    versions = [list(filter(None, cxx.split(each))) for each in dict.fromkeys(lists)]
+    given, versions, _, written = _call(name, match, context)
+    types = given or []
     counts = sorted({len(each) for each in versions})
-    alike = [each for each in versions if len(each) == len(types)]
-    few = alike or versions
+    few = [each for each in versions if len(each) == len(types)] or versions
     is_template = any(re.search(r"\b_?[A-Z]\w?\w? ?&|\b_Tp\b", each) for one in few for each in one)
     few = few if len(few) <= _MOST_VERSIONS and not is_template else []
     shown = " or ".join(f"`{name}({', '.join(each)})`" for each in few)
     step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
     fact = f"{name} has no version for this number of arguments, or for these types"
+    notes = "\n".join([match.string, *(note.message for note in context.notes)])
     named = re.search(
         rf"\b{re.escape(name)}\s*<([^<>;()]*[A-Za-z_]\w*[^<>;()]*)>\s*\(", context.text
     )
@@ -279,12 +284,9 @@ def overload(match: Match, context: BuildContext) -> Values:
         step = "A value among them must be known at compile time: a number, a constexpr variable or a template parameter"
         return {"fact": fact, "step": step}
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
-    text = context.right
-    call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", text)
-    written = expressions(cxx.enclosed(text, call.end() - 1)) if call else types
-    if len([*filter(None, written)]) != len(types):  # the compiler could not read one of them
+    if len(written) != len(types):  # the compiler could not read one of them
         return {"fact": fact, "step": _COMPARE}
-    if given and counts and not unfit and len(types) not in counts:
+    if given is not None and counts and not unfit and len(types) not in counts:
         fact = (
             f"The versions of {name} are declared with {' or '.join(map(str, counts))} parameters"
         )
@@ -292,8 +294,8 @@ def overload(match: Match, context: BuildContext) -> Values:
     elif len(unfit) == 1 and max(unfit) <= len(types):
         number = max(unfit)
         fact = f"No version of {name} for this number of arguments takes {types[number - 1]} as argument {number}"
-    elif given:
-        fact = f"{name} has no version for the types ({given[1]})"
+    elif given is not None:
+        fact = f"{name} has no version for the types ({', '.join(types)})"
     return {"fact": fact, "step": step}
 
 
@@ -321,19 +323,11 @@ _WIDER = (
 def ambiguous(match: Match, context: BuildContext) -> Values | None:
     """Return which types were given to a function with several versions, and the call with casts that chooses one."""
     name = match["function"].rpartition("::")[2]
-    notes = "\n".join(note.message for note in context.notes)
-    given = re.search(r"argument types are: \(([^\n]*)\)", notes)
-    text = cxx.blanked(context.text, literals=True)
-    call = re.search(rf"\b{re.escape(name)}\s*\(", text[len(context.left) :])
-    if given is None or call is None:
+    given, versions, text, values = _call(name, match, context)
+    fitting = [each for each in versions if len(each) == len(given or ())]
+    if not given or not text or len(values) != len(given) or not fitting:
         return None
-    types = [*cxx.split(given[1])]
-    values = expressions(cxx.enclosed(text[len(context.left) :], call.end() - 1))
-    lists = re.findall(rf'function (?:template )?"[^"\n]*?\b{re.escape(name)}\(([^"\n]*)\)"', notes)
-    fitting = [each for each in map(list, map(cxx.split, lists)) if len(each) == len(types)]
-    if len(values) != len(types) or not fitting:
-        return None
-    types = [ALIASES.get(each, each) for each in types]
+    types = [ALIASES.get(each, each) for each in given]
     fits = [
         sum(map(str.__eq__, each, types)) - _MANY * sum(map(_loses, types, each))
         for each in fitting
@@ -353,8 +347,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
         for value, each, kind, to in zip(values, whole, types, chosen, strict=True)
     ]
     right = f"{name}({', '.join(casts)})"
-    inside = cxx.enclosed(context.right, call.end() - 1)
-    edited = context.with_text(f"{context.right[call.start() : call.end()]}{inside})", right)
+    edited = context.with_text(text, right)
     step = f"Convert the arguments to the types of one version, as in `{right}`"
     if any(map(_loses, types, chosen)):
         shown = " and ".join(f"`{name}({', '.join(each)})`" for each in fitting[:_MOST_VERSIONS])
