@@ -51,7 +51,7 @@ _CACHED = (
 # Patterns are compiled only after a failure, since that takes 0.3 ms.
 # Patterns of errors that the source or its options caused.
 _DIAGNOSED = (
-    r"\(\d+\): (?:catastrophic )?error"
+    r"(?:\(\d+\)|^At end of source): (?:catastrophic )?error"
     r"|^ptxas(?: fatal| error|.*; (?:error|fatal))\s*:"
     r"|^nvrtc: error: (?:unrecognized option|invalid value)"
 )

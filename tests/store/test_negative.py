@@ -44,6 +44,7 @@ OF_THE_MACHINE = (
 )
 OF_THE_SOURCE = (
     ERROR,
+    'At end of source: error: expected a "}"',  # a forgotten brace
     'k.cu(1): catastrophic error: could not open source file "x.h" (no directories in search',
     PTXAS,
     NO_HEADER,
