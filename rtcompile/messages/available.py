@@ -277,13 +277,16 @@ def umbrella(match: Match, context: BuildContext) -> Values | None:
 
 def in_header(match: Match, context: BuildContext) -> Values | None:
     """Return which header of the toolkit declares a name that the compiler does not know, and the one that includes it."""
-    name, word = match["identifier"], re.escape(match["identifier"])
+    name = match["identifier"]
+    if len(name) < _SHORTEST:
+        return None
+    word = re.escape(name)
     declares = re.compile(  # in a line that is not indented: what is inside a function or a class is not meant
         rf"^(?:#[ \t]*define[ \t]+{word}\b|(?:typedef|struct|class|union|using)\b[^;{{}}()]*\b{word}\b"
         rf"|(?!.*\b(?:CUDAAPI|CUDARTAPI)\b)[A-Za-z_][\w:<>,*& \t()]*[\s*&]{word}[ \t]*\()",
         re.MULTILINE,
     )
-    for folder in context.toolkit_dirs() if len(name) >= _SHORTEST else ():
+    for folder in context.toolkit_dirs():
         texts = dict(headers_in(folder))
         texts.pop("cuda.h", None)  # the driver's functions are the host's
         found = [

@@ -223,7 +223,7 @@ class BuildContext:
         return tuple(d.path for d in self.search if d.label.startswith("user"))
 
     def toolkit_dirs(self) -> Iterable[str]:
-        """Return the other directories that are searched."""
+        """Return the directories that are searched, without those of the user's own ``-I``."""
         own = self.user_dirs()
         return dict.fromkeys(d.path for d in self.search if d.path not in own)
 

@@ -19,6 +19,7 @@ from rtcompile.messages.facts import (
     expressions,
     headers_in,
 )
+from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 
 
@@ -242,10 +243,18 @@ def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
 _MOST_VERSIONS = 3
 
 
-def _call(
-    name: str, match: Match, context: BuildContext
-) -> tuple[list[str] | None, list[list[str]], str, list[str]]:
-    """Return the types of a call's arguments, the parameters of each version, and the call's text and arguments."""
+class _Call(NamedTuple):
+    """A call that fits no version of a function, or several, as the compiler's notes and the source have it."""
+
+    notes: str  # the message and its notes
+    types: list[str] | None  # of the arguments; None if the compiler does not list them
+    versions: list[list[str]]  # the parameters' types of each
+    text: str  # empty if the source has no such call behind the caret
+    arguments: list[str]  # as the source writes them
+
+
+def _call(name: str, match: Match, context: BuildContext) -> _Call:
+    """Return the call of a function at the message's caret."""
     notes = "\n".join([match.string, *(note.message for note in context.notes)])
     given = re.search(r"argument types are: \(([^\n]*)\)", notes)
     types = [*filter(None, cxx.split(given[1]))] if given else None
@@ -255,9 +264,10 @@ def _call(
     versions = [list(filter(None, cxx.split(each))) for each in dict.fromkeys(lists)]
     call = re.search(rf"\b{re.escape(name)}\s*(?:<[^<>()]*>\s*)?\(", context.right)
     if call is None:
-        return types, versions, "", types or []
+        return _Call(notes, types, versions, "", [])
     inside = cxx.enclosed(context.right, call.end() - 1)
-    return types, versions, f"{call[0]}{inside})", [*filter(None, expressions(inside))]
+    written = [*filter(None, expressions(inside))]
+    return _Call(notes, types, versions, f"{call[0]}{inside})", written)
 
 
 def overload(match: Match, context: BuildContext) -> Values:
@@ -266,8 +276,8 @@ def overload(match: Match, context: BuildContext) -> Values:
         re.sub(r" \[with .*| .*::|<.*>(?=::)", "", match["function"]).rpartition("::")[2]
         or match["function"]
     )
-    given, versions, _, written = _call(name, match, context)
-    types = given or []
+    call = _call(name, match, context)
+    types, versions, notes = call.types or [], call.versions, call.notes
     counts = sorted({len(each) for each in versions})
     few = [each for each in versions if len(each) == len(types)] or versions
     is_template = any(re.search(r"\b_?[A-Z]\w?\w? ?&|\b_Tp\b", each) for one in few for each in one)
@@ -275,7 +285,6 @@ def overload(match: Match, context: BuildContext) -> Values:
     shown = " or ".join(f"`{name}({', '.join(each)})`" for each in few)
     step = f"Call it as {shown}" if shown and len(shown) < 3 * _LONGEST_VERSION else _COMPARE
     fact = f"{name} has no version for this number of arguments, or for these types"
-    notes = "\n".join([match.string, *(note.message for note in context.notes)])
     named = re.search(
         rf"\b{re.escape(name)}\s*<([^<>;()]*[A-Za-z_]\w*[^<>;()]*)>\s*\(", context.text
     )
@@ -284,9 +293,9 @@ def overload(match: Match, context: BuildContext) -> Values:
         step = "A value among them must be known at compile time: a number, a constexpr variable or a template parameter"
         return {"fact": fact, "step": step}
     unfit = {int(each) for each in re.findall(r"does not match because argument #(\d{1,3})", notes)}
-    if len(written) != len(types):  # the compiler could not read one of them
+    if call.text and len(call.arguments) != len(types):  # the compiler could not read one of them
         return {"fact": fact, "step": _COMPARE}
-    if given is not None and counts and not unfit and len(types) not in counts:
+    if call.types is not None and counts and not unfit and len(types) not in counts:
         fact = (
             f"The versions of {name} are declared with {' or '.join(map(str, counts))} parameters"
         )
@@ -294,7 +303,7 @@ def overload(match: Match, context: BuildContext) -> Values:
     elif len(unfit) == 1 and max(unfit) <= len(types):
         number = max(unfit)
         fact = f"No version of {name} for this number of arguments takes {types[number - 1]} as argument {number}"
-    elif given is not None:
+    elif call.types is not None:
         fact = f"{name} has no version for the types ({', '.join(types)})"
     return {"fact": fact, "step": step}
 
@@ -323,11 +332,12 @@ _WIDER = (
 def ambiguous(match: Match, context: BuildContext) -> Values | None:
     """Return which types were given to a function with several versions, and the call with casts that chooses one."""
     name = match["function"].rpartition("::")[2]
-    given, versions, text, values = _call(name, match, context)
-    fitting = [each for each in versions if len(each) == len(given or ())]
-    if not given or not text or len(values) != len(given) or not fitting:
+    call = _call(name, match, context)
+    values = call.arguments
+    fitting = [each for each in call.versions if len(each) == len(values)]
+    if not call.types or len(values) != len(call.types) or not fitting:
         return None
-    types = [ALIASES.get(each, each) for each in given]
+    types = [ALIASES.get(each, each) for each in call.types]
     fits = [
         sum(map(str.__eq__, each, types)) - _MANY * sum(map(_loses, types, each))
         for each in fitting
@@ -347,7 +357,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
         for value, each, kind, to in zip(values, whole, types, chosen, strict=True)
     ]
     right = f"{name}({', '.join(casts)})"
-    edited = context.with_text(text, right)
+    edited = context.with_text(call.text, right)
     step = f"Convert the arguments to the types of one version, as in `{right}`"
     if any(map(_loses, types, chosen)):
         shown = " and ".join(f"`{name}({', '.join(each)})`" for each in fitting[:_MOST_VERSIONS])
