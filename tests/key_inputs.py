@@ -74,7 +74,7 @@ class HeaderTree:
         """Build `inputs`, reading these headers, and add it to the store."""
         with store.building(inputs):
             dependencies = self.record(*names, inputs=inputs)
-            return not store.add(inputs, make_object(code), dependencies)
+            return not store.add(inputs, make_object(code), dependencies).reason
 
 
 def open_store(cache: Path, *, on_disk: bool = True, size: int = 1 << 30) -> Store:

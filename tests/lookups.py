@@ -5,8 +5,8 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.find import Found, query_of
-from rtcompile.request.object_code import ObjectCode, Record
+from rtcompile.lookup.find import query_of
+from rtcompile.request.object_code import Found, ObjectCode, Record
 from rtcompile.request.request import CompileRequest
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store
@@ -45,7 +45,7 @@ def kept(request: CompileRequest, read: FileSet = NOTHING, provided: tuple[str, 
     store = Store.open(settings)
     query = query_of(request, settings)
     plan = planned.plan_of(query)
-    key = store.record_of(plan.key_inputs, code).object_key
+    key = store.search(plan.key_inputs).record.object_key
     search = tuple(SearchDir("", path) for path in provided)
     query.plan = plan._replace(toolchain=plan.toolchain._replace(search=search))
     lookup.keep(query, Found(code, Record(read, key)), is_planned=True)

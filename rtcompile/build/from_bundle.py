@@ -8,8 +8,9 @@ from contextlib import suppress
 from rtcompile.errors import JitDisabled, RtcompileError
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.bundles import Bundle, Row, Search, UnusableError
-from rtcompile.lookup.find import Found, Query
+from rtcompile.lookup.find import Query
 from rtcompile.request import arch as archs
+from rtcompile.request.object_code import Found
 from rtcompile.request.values import Arch
 
 

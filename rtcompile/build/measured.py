@@ -43,8 +43,8 @@ def measure(request: CompileRequest, settings: Settings) -> Measured:
         aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
         build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
         with aside.building(plan.key_inputs):
-            code, plan = build.built()
-        if code.build.backend == "nvcc":
+            built, plan = build.built()
+        if built.obj.build.backend == "nvcc":
             raise InvalidRequest(
                 f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
                 "`nvcc --fdevice-time-trace` write NVCC's own"

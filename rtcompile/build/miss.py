@@ -21,7 +21,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, file_clock_ns, next_tick
 from rtcompile.named import NamedTuple
 from rtcompile.request import option_table
-from rtcompile.request.object_code import BuildInfo, ObjectCode, Record
+from rtcompile.request.object_code import BuildInfo, Found, ObjectCode, Record
 from rtcompile.request.request import EITHER
 from rtcompile.request.units import (
     Compiled,
@@ -100,11 +100,11 @@ class Miss:
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
         self.begun_ns = file_clock_ns()
 
-    def run(self) -> ObjectCode:
+    def run(self) -> Found:
         """Return the code, which is in the cache then, unless its notes say why not."""
         return self.built()[0]
 
-    def built(self) -> tuple[ObjectCode, Plan]:
+    def built(self) -> tuple[Found, Plan]:
         """Return what `run` does, and the plan with the flags that the build needed."""
         plan, known, first = self.plan, self.known, Attempt(self.plan)
         backend = plan.key_inputs.backend
@@ -146,9 +146,9 @@ class Miss:
         note = f"built by NVRTC in {seconds:.2f} s, although backend='nvcc' was requested"
         by_nvcc = self.plan.key_inputs._replace(backend="nvcc")
         known = self.store.search(by_nvcc, counts=False)
-        if not isinstance(known, ObjectCode):
+        if not isinstance(known, Found):
             return note
-        saved = known.build.compiled_in / 1e3 - seconds
+        saved = known.obj.build.compiled_in / 1e3 - seconds
         return f"{note}, which saved {saved:.2f} s: NVCC took {saved + seconds:.2f} s"
 
     def _with_added_flags(
@@ -263,7 +263,7 @@ class Miss:
 
     def _with_nvcc(
         self, attempt: Attempt, why: str = "", rejected: CompileFailure | None = None
-    ) -> tuple[ObjectCode, Plan]:
+    ) -> tuple[Found, Plan]:
         from rtcompile.compilers import nvcc
 
         plan = attempt.plan
@@ -294,7 +294,7 @@ class Miss:
         compiled: Compiled,
         reading_ns: int,
         why: str = "",
-    ) -> tuple[ObjectCode, Plan]:
+    ) -> tuple[Found, Plan]:
         """Link and cache what a compiler made, which read files from `reading_ns` on."""
         plan = attempt.plan
         spent = [compiled.milliseconds]
@@ -361,17 +361,19 @@ class Miss:
         )
         if is_changed:
             changed = dependencies.changed_since(reading_ns) or "a file that it read"
-            reason = f"{changed} changed while the compiler ran"
-            return _not_kept(built, reason, is_always=False), plan
-        reason = self.store.add(key_inputs, built, dependencies)
-        return _not_kept(built, reason) if reason else built, plan
+            record = Record(FileSet(), reason=f"{changed} changed while the compiler ran")
+        else:
+            record = self.store.add(key_inputs, built, dependencies)
+        if record.reason:
+            built = _not_kept(built, record.reason, is_always=not is_changed)
+        return Found(built, record), plan
 
 
 _warned: set[str] = set()
 _observed: set[str] = set()  # the libraries of NVRTC whose file accesses can be intercepted
 
 
-def _not_kept(built: ObjectCode, reason: str, *, is_always: bool = True) -> ObjectCode:
+def _not_kept(built: ObjectCode, reason: str, *, is_always: bool) -> ObjectCode:
     """Return a build that is not cached with a note of the reason; warn if each process will wait for it again."""
     note = f"not cached: {reason}"
     if is_always and built.build.compiled_in > _NOTICED and reason not in _warned:

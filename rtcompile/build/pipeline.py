@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from rtcompile.lookup.find import Found, Query
-    from rtcompile.request.object_code import ObjectCode
+    from rtcompile.lookup.find import Query
+    from rtcompile.request.object_code import Found, ObjectCode
     from rtcompile.request.request import CompileRequest
     from rtcompile.settings import Settings
 

@@ -15,8 +15,8 @@ from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitN
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.find import Found, Query, query_of
-from rtcompile.request.object_code import ObjectCode, Record, files_of
+from rtcompile.lookup.find import Query, query_of
+from rtcompile.request.object_code import Found, ObjectCode, Record, files_of
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import Limits, TimeLimit
@@ -105,7 +105,7 @@ def in_records(query: Query) -> Found | None:
     """Return code of the cache whose files have the same contents, whatever their paths or times are."""
     key_inputs = plan_of(query).key_inputs
     found = query.store.search(key_inputs, counts=not query.only_cached)
-    if isinstance(found, ObjectCode):
+    if isinstance(found, Found):
         return _with_files(query, found)
     query.missing = found
     return None
@@ -131,8 +131,8 @@ def in_shared_stores(query: Query) -> Found | None:
         from rtcompile.store import shared  # with the extra for stores
 
         query.sharing = shared.sharing(query.plan.key_inputs, query.store)
-    code = query.sharing and query.sharing.find()
-    return None if code is None else _with_files(query, code)
+    found = query.sharing and query.sharing.find()
+    return None if found is None else _with_files(query, found)
 
 
 def by_compiler(query: Query) -> Found:
@@ -150,27 +150,27 @@ def by_compiler(query: Query) -> Found:
         process.start(plan.toolchain.require_nvrtc().to_load())
     from rtcompile.build import miss  # it imports compilers, which hits do not need
 
-    def build(seconds: float | None) -> ObjectCode:
+    def build(seconds: float | None) -> Found:
         if seconds is not None and seconds <= 0:
             raise miss.too_late(plan, settings, miss.BY_OTHERS)
         return miss.Miss(plan, settings, store, why, query.failure).run()
 
     sharing, seconds = query.sharing, query.seconds
-    code = sharing.build(build, seconds, query.waits) if sharing else build(seconds)
-    return _with_files(query, code)
+    found = sharing.build(build, seconds, query.waits) if sharing else build(seconds)
+    return _with_files(query, found)
 
 
-def _with_files(query: Query, code: ObjectCode) -> Found:
+def _with_files(query: Query, found: Found) -> Found:
     """Return code with notes about its options, as the upper levels may keep it."""
     decided: Plan = query.plan
+    code, record = found.obj, found.record
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
     if notes:
         notes += code.build.notes
         code = code.replace(build=code.build.replace(notes=notes))
     nvrtc = decided.toolchain.nvrtc
-    record = query.store.record_of(decided.key_inputs, code)
     if (
-        record is None
+        not record.object_key
         # Such settings may name another compiler on PATH, or relative directories, which the index does not record.
         or (code.build.backend == "nvcc" and plans.nvcc_setting(decided.options))
         # The toolchain was replaced, and may now produce other code.

@@ -16,10 +16,10 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet, joined, texts_in
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.find import Found, Query, links_of, loaded
+from rtcompile.lookup.find import Query, links_of, loaded
 from rtcompile.named import NamedTuple
 from rtcompile.request import object_code
-from rtcompile.request.object_code import ObjectCode, Record, hit
+from rtcompile.request.object_code import Found, ObjectCode, Record, hit
 from rtcompile.request.request import (
     EITHER,
     WITHOUT_PATH,

@@ -16,6 +16,7 @@ from rtcompile.lookup import environment as environments
 from rtcompile.lookup.environment import Environment, versioned_digest
 from rtcompile.request.object_code import (
     INDEX,
+    Found,
     ObjectCode,
     Record,
     decode_records,
@@ -221,16 +222,6 @@ def links_of(items: Iterable[object]) -> tuple[Any, ...] | None:
         else:
             return None
     return tuple(found)
-
-
-class Found:
-    """The code of a request, and its record: the files that it depends on, its object key, if known, and notes."""
-
-    __slots__ = ("obj", "record")
-
-    def __init__(self, obj: ObjectCode, record: Record) -> None:
-        self.obj = obj
-        self.record = record
 
 
 # --- The levels ---------------------------------------------------------------------------------------

@@ -354,6 +354,16 @@ class Record(NamedTuple):
         return self.object_key, self.compiler if self.failure else ""
 
 
+class Found:
+    """The code of a request, and its record: the files that it depends on, its object key, if known, and notes."""
+
+    __slots__ = ("obj", "record")
+
+    def __init__(self, obj: ObjectCode, record: Record) -> None:
+        self.obj = obj
+        self.record = record
+
+
 def encode_records(
     key: str,
     records: Iterable[Record],

@@ -13,7 +13,7 @@ from rtcompile.files import fileset as fileset
 from rtcompile.request import key as key
 from rtcompile.request.key import KeyInputs as KeyInputs
 from rtcompile.request.object_code import MOST_LISTED as MOST_LISTED
-from rtcompile.request.object_code import ObjectCode as ObjectCode
+from rtcompile.request.object_code import Found as Found
 from rtcompile.request.object_code import Record as Record
 from rtcompile.request.object_code import decode_records as decode_records
 from rtcompile.request.object_code import encode_records as encode_records

@@ -10,11 +10,10 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache, partial
-from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from rtcompile import forks
@@ -27,6 +26,7 @@ from rtcompile.request.key import KeyInputs, is_portable, path_bound, reason_aga
 from rtcompile.request.object_code import (
     MOST_LISTED,
     RECORDS,
+    Found,
     ObjectCode,
     Record,
     decode_records,
@@ -39,6 +39,8 @@ from rtcompile.store import inventory
 from rtcompile.store.folder import Folder, Memory, count, take_counts
 from rtcompile.store.inventory import Entry, Usage
 
+T = TypeVar("T")
+
 _RETRY_SECONDS = 10.0  # time before writing to a folder is tried again after a failure
 
 # The journal of all processes is summed up when it reaches this size, or when this fraction of the limit was written,
@@ -49,12 +51,9 @@ _PART_UNCHECKED = 1 / 1024
 
 _LOCK_DIGITS = 3  # of a key, which name its lock file
 _MERGE_SECONDS = 1.0  # wait for another writer of the same records
-_MOST_IN_MEMORY = (
-    4  # builds of one lookup key: enough for an edit and its revert, each with two compilers
-)
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
-_decoded = lru_cache(maxsize=32)(
+_decode_records = lru_cache(maxsize=32)(
     decode_records
 )  # a build reads its key's records again when it is done
 
@@ -103,7 +102,7 @@ class Store:
         self._folder = Folder(path, writable=on_disk and writable, readable=on_disk)
         self._warned = False
         self._guard = threading.RLock()
-        self._memory = Memory()
+        self._unwritten = Memory()  # what could not be written, by folder and name
         self._flights: WeakValueDictionary[str, Any] = WeakValueDictionary()  # locks by lookup key
         self._locked: dict[tuple[int, str], int] = {}
         self._has_locks = False  # whether the folder for them is there
@@ -133,51 +132,50 @@ class Store:
 
     def find(self, inputs: KeyInputs) -> ObjectCode | None:
         """Return the cached object for `inputs` and the current files; None if there is none."""
-        return found if isinstance(found := self.search(inputs), ObjectCode) else None
+        return found.obj if isinstance(found := self.search(inputs), Found) else None
 
     def why(self, inputs: KeyInputs) -> str:
         """Return in one line why `find` returns None: ``"header /x/foo.h changed"``."""
         found = self.search(inputs, counts=False)
-        return "" if isinstance(found, ObjectCode) else found.why()
+        return "" if isinstance(found, Found) else found.why()
 
-    def search(self, inputs: KeyInputs, *, counts: bool = True) -> ObjectCode | Missing:
-        """Return the object as `find` does, or what is known instead."""
-        known = self._known(inputs)
-        in_memory = {record.object_key: obj for record, obj in known if obj is not None}
+    def search(self, inputs: KeyInputs, *, counts: bool = True) -> Found | Missing:
+        """Return the object that `find` returns and its record, or what is known instead."""
         seen = []
-        for record in chain([record for record, _ in known], self._stored(inputs)):
+        for record in self._stored(inputs):
             seen.append(record)
-            files = record.files
-            if not record.object_key or not inputs.serves(record.backend, record.compiler):
+            key, files = record.object_key, record.files
+            if not key or not inputs.serves(record.backend, record.compiler):
                 continue
             fresh = files.refreshed()
-            obj = in_memory.get(record.object_key)
-            where = "disk" if obj is None else "memory"
-            if fresh is not None and obj is None:
-                obj = self._folder.object(record.object_key)
-            if fresh is None or obj is None:
+            decoded = None if fresh is None else self._decoded("objects", key, object_code.decode)
+            if fresh is None or decoded is None:
                 continue
             if fresh is not files:
                 record = record._replace(files=fresh)
-                if written := self._put_build(inputs, record, obj):
-                    self._wrote(written)
-            self._remember(inputs, record, obj)
+                self._wrote(self._put_build(inputs, record, decoded[1]))
             if counts:
                 count(self._folder, hits=1)
-            return hit(obj, fresh, where)
+            where = "memory" if self._unwritten.find(("objects", key)) else "disk"
+            return Found(hit(decoded[1], fresh, where), record)
         return Missing(inputs, tuple(seen))
 
     def _stored(self, inputs: KeyInputs) -> Iterator[Record]:
         """Yield the records on disk; the object of one that read no file is found without them."""
         key = inputs.key_without_files
-        if key and self._folder.has("objects", key):
+        if key and (self._unwritten.find(("objects", key)) or self._folder.has("objects", key)):
             yield Record(FileSet(), key, "nvrtc", inputs.compilers["nvrtc"])
         for each in (inputs.lookup_key, inputs.portable_key):
             yield from self._records(inputs, each)
 
     def _records(self, inputs: KeyInputs, key: str) -> tuple[Record, ...]:
         """Return the records of a lookup key, or of a key without paths."""
-        return self._folder.decoded(RECORDS, key, partial(_decoded, search=inputs.search)) or ()
+        return self._decoded(RECORDS, key, partial(_decode_records, search=inputs.search)) or ()
+
+    def _decoded(self, kind: str, name: str, decode: Callable[[str, bytes], T | None]) -> T | None:
+        """Return what `decode` makes of a file, in memory or on disk; None if there is none."""
+        data = self._unwritten.find((kind, name))
+        return decode(name, data) if data else self._folder.decoded(kind, name, decode)
 
     def failure(self, inputs: KeyInputs, missing: Missing | None = None) -> Record | None:
         """Return the record of a failure with these compilers; None if there is none, or a file has changed.
@@ -185,8 +183,7 @@ class Store:
         `missing` is what `search` just returned.
         """
         compilers = inputs.all_compilers()
-        in_memory = [record for record, _ in self._known(inputs)]
-        for record in missing.records if missing else chain(in_memory, self._stored(inputs)):
+        for record in missing.records if missing else self._stored(inputs):
             if record.failure is not None and record.compiler == compilers:
                 now = record.files.current()
                 if now is None:
@@ -199,80 +196,49 @@ class Store:
 
     # --- keeping -------------------------------------------------------------------------
 
-    def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> str:
-        """Keep a build, or the reason why it is not kept; return that reason, ``""`` if it was kept."""
+    def add(self, inputs: KeyInputs, obj: ObjectCode, dependencies: FileSet) -> Record:
+        """Keep a build, or the reason why it is not kept; return its record."""
         backend = obj.build.backend
         compiler = inputs.compilers.get(backend, "")
         if reason := dependencies.uncacheable or reason_against(inputs):
             record = Record(FileSet(), "", backend, compiler, reason)
-            if written := self._put(inputs, record, inputs.lookup_key):
-                self._wrote(written)
-            return reason
+            self._wrote(self._put(inputs, record, inputs.lookup_key))
+            return record
         bound = path_bound(inputs, obj, dependencies)
         object_key = inputs.object_key(dependencies, backend=backend, path_bound=bound)
         record = Record(dependencies, object_key, backend, compiler)
         self._keep(inputs, record, obj, object_file(inputs, object_key, obj), misses=1)
-        return ""
+        return record
 
     def keep_failure(self, inputs: KeyInputs, record: Record) -> None:
-        """Keep a failure, in memory if it cannot be written, unless it depends on the time of the build."""
+        """Keep a failure, unless it depends on the time of the build."""
         if not reason_against(inputs):
             record = record._replace(compiler=inputs.all_compilers())
-            self._forget_in_memory(inputs)
-            if written := self._put(inputs, record, inputs.lookup_key):
-                self._wrote(written)
-            else:
-                self._remember(inputs, record, None)
+            self._wrote(self._put(inputs, record, inputs.lookup_key))
 
     def forget_failure(self, inputs: KeyInputs) -> None:
         """Remove the failures of these inputs, because they are built again."""
-        self._forget_in_memory(inputs)
-        found = self._records(inputs, inputs.lookup_key)
+        key = inputs.lookup_key
+        found = self._records(inputs, key)
         builds = [record for record in found if record.failure is None]
         if len(builds) < len(found):
-            key = inputs.lookup_key
-            self._write(RECORDS, key, encode_records(key, builds, search=inputs.search))
+            self._save(RECORDS, key, encode_records(key, builds, search=inputs.search))
 
-    def _forget_in_memory(self, inputs: KeyInputs) -> None:
-        with self._guard:
-            kept = [(record, obj) for record, obj in self._known(inputs) if obj is not None]
-            if len(kept) < len(self._known(inputs)):
-                size = sum(len(obj.code) for _, obj in kept)
-                self._memory.keep(inputs.lookup_key, kept, size)
-
-    def adopt(self, inputs: KeyInputs, record: Record, data: bytes) -> ObjectCode | None:
+    def adopt(self, inputs: KeyInputs, record: Record, data: bytes) -> Found | None:
         """Keep another machine's build and return it; None if `data` is not its object."""
         decoded = object_code.decode(record.object_key, data)
         if decoded is None:
             return None
         self._keep(inputs, record, decoded[1], data, fetched=1)
-        return hit(decoded[1], record.files, "remote")
-
-    def record_of(self, inputs: KeyInputs, obj: ObjectCode) -> Record | None:
-        """Return the record of a build that was just made or found; None if it is not in memory."""
-        known = self._known(inputs)
-        return next((record for record, kept in known if kept and kept.code is obj.code), None)
-
-    def _known(self, inputs: KeyInputs) -> list[tuple[Record, ObjectCode | None]]:
-        """Return the records of these inputs in memory, the latest first, with their objects."""
-        return self._memory.find(inputs.lookup_key) or []
-
-    def _remember(self, inputs: KeyInputs, record: Record, obj: ObjectCode | None) -> None:
-        with self._guard:
-            others = [each for each in self._known(inputs) if each[0].slot != record.slot]
-            now = [(record, obj), *others][:_MOST_IN_MEMORY]
-            size = sum(len(kept.code) for _, kept in now if kept is not None)
-            self._memory.keep(inputs.lookup_key, now, size)
+        return Found(hit(decoded[1], record.files, "remote"), record)
 
     def _keep(
         self, inputs: KeyInputs, record: Record, obj: ObjectCode, data: bytes, **counted: int
     ) -> None:
-        self._remember(inputs, record, obj)
-        written = self._write("objects", record.object_key, data)
-        if written:
-            if record.object_key != inputs.key_without_files:
-                written += self._put_build(inputs, record, obj)
-            self._wrote(written, **counted)
+        written = self._save("objects", record.object_key, data)
+        if record.object_key != inputs.key_without_files:
+            written += self._put_build(inputs, record, obj)
+        self._wrote(written, **counted)
 
     def keep_source(self, name: str, source: str) -> None:
         """Write a source to the path in the line information, under `name`, which contains its digest."""
@@ -291,13 +257,21 @@ class Store:
         """Put a record before the others of a key, in place of the one in its slot; return the bytes written."""
         others = self._records(inputs, key)
         listed = [record, *(each for each in others if each.slot != record.slot)][:MOST_LISTED]
-        return self._write(RECORDS, key, encode_records(key, listed, search=inputs.search))
+        return self._save(RECORDS, key, encode_records(key, listed, search=inputs.search))
+
+    def _save(self, kind: str, name: str, data: bytes) -> int:
+        """Write a file, or keep it in memory until it can be written; return the bytes written."""
+        written = self._write(kind, name, data)
+        if not written:
+            self._unwritten.keep((kind, name), data, len(data))
+        elif self._unwritten.find((kind, name)):
+            self._unwritten.keep((kind, name), b"", 0)
+        return written
 
     def publish(self, kind: str, name: str, data: bytes) -> bool:
         """Write a file; return whether that worked, after a warning if it did not."""
         written = self._write(kind, name, data)
-        if written:
-            self._wrote(written)
+        self._wrote(written)
         return written > 0
 
     def _write(self, kind: str, name: str, data: bytes) -> int:
@@ -382,6 +356,8 @@ class Store:
 
     def _wrote(self, size: int, **counts: int) -> None:
         """Count written bytes, and evict if necessary."""
+        if not size:
+            return
         count(self._folder, written=size, **counts)
         self._unchecked += size
         is_due = self._unchecked > self.size * _PART_UNCHECKED
@@ -429,8 +405,7 @@ class Store:
 
     def clear(self) -> None:
         """Remove everything, in memory and on disk, except the reproducers of compiler crashes."""
-        with self._guard:
-            self._memory = Memory()
+        self._unwritten = Memory()
         inventory.empty(self._folder)
 
 

@@ -40,7 +40,7 @@ def test_builds_of_an_executor_are_in_the_local_cache(executor):
     again = compile_many([request(1), request(2)], progress=False)
 
     assert [code.build.hit for code in built] == [None, None]
-    assert [code.build.hit for code in again] == ["memory", "memory"]
+    assert [code.build.hit for code in again] == ["disk", "disk"]
     assert [code.code for code in again] == [code.code for code in built]
 
 
@@ -72,7 +72,7 @@ def test_a_module_is_sent_as_its_request(executor, monkeypatch):
     monkeypatch.setenv("RTCOMPILE_AHEAD", "0")  # otherwise this process would compile it too
     module = rtcompile.RawModule(code=nodes.source(9), arch="sm_80")
     compile_many([module], executor=executor, progress=False)
-    assert module.object_code.build.hit == "memory"
+    assert module.object_code.build.hit == "disk"
 
 
 @pytest.mark.some(2)
@@ -115,7 +115,7 @@ def test_constructed_modules_are_not_compiled_locally_too(executor, monkeypatch,
     codes = compile_many(modules, executor=Engine(), progress=False)
 
     assert [code.build.hit for code in codes] == [None, None]
-    assert [module.object_code.build.hit for module in modules] == ["memory", "memory"]
+    assert [module.object_code.build.hit for module in modules] == ["disk", "disk"]
     assert built == []
 
 

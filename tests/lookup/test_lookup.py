@@ -12,8 +12,8 @@ from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.find import Found, query_of
-from rtcompile.request.object_code import ObjectCode, Record, files_of
+from rtcompile.lookup.find import query_of
+from rtcompile.request.object_code import Found, ObjectCode, Record, files_of
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings

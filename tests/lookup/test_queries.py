@@ -10,8 +10,8 @@ from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import driver, environment
 from rtcompile.lookup import find as lookup
-from rtcompile.lookup.find import Found, query_of
-from rtcompile.request.object_code import ObjectCode, Record
+from rtcompile.lookup.find import query_of
+from rtcompile.request.object_code import Found, ObjectCode, Record
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import LinkInput
 from rtcompile.request.values import Arch

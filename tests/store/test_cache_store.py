@@ -15,7 +15,7 @@ from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store import folder
 from rtcompile.store.folder import Folder
-from rtcompile.store.store import _MOST_IN_MEMORY, Store
+from rtcompile.store.store import Store
 from tests.jobs import at_once
 from tests.key_inputs import HeaderTree, add, make_key_inputs, make_object, open_store
 from tests.tables import from_table
@@ -200,7 +200,7 @@ def test_the_latest_builds_of_a_key_are_kept(cache, tree):
 
 def test_builds_in_other_folders_evict_none_of_a_folders_own(cache, tree, tmp_path):
     tree.build(open_store(cache), tree.key_inputs(), "user0/a.h", code=b"first")
-    for number in range(_MOST_IN_MEMORY + 1):
+    for number in range(5):
         other = HeaderTree(tmp_path / f"checkout {number}", "user0", "cudart")
         other.write("user0/a.h", f"state {number}")
         other.build(open_store(cache), other.key_inputs(), "user0/a.h", code=b"other")
@@ -231,7 +231,7 @@ def test_builds_in_two_folders_that_end_at_once_are_both_listed(cache, tree, tmp
 
 
 def test_memory_is_bounded(cache, monkeypatch):
-    monkeypatch.setattr(folder, "MAX_BYTES", 250 + 2 * folder.OVERHEAD)
+    monkeypatch.setattr(folder, "MAX_BYTES", 2 * (1500 + folder.OVERHEAD))
     kept = open_store(cache, on_disk=False)
     several = [make_key_inputs(source=str(i)) for i in range(4)]
     for inputs in several:

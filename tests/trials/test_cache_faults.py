@@ -57,7 +57,7 @@ def kept(cache: Path, source: str) -> bytes:
     store, inputs = open_store(cache), make_key_inputs(source=source)
     with store.building(inputs):
         made = make_object(code_of(source))
-        assert store.add(inputs, made, observed.record((), ())) == ""
+        assert store.add(inputs, made, observed.record((), ())).reason == ""
     return made.code
 
 

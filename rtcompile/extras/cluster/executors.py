@@ -81,7 +81,7 @@ def _work(request: CompileRequest, overrides: Mapping[str, Any]) -> _Reply:
         settings = Settings.from_environ().override(**overrides)
         code = elsewhere.build(request, settings)
         inputs = elsewhere.key_inputs(request, settings)
-        return code, pages.pack(inputs, Store.open(settings), code)
+        return code, pages.pack(inputs, Store.open(settings))
     except RtcompileError as error:
         return unchained(error), None
 

@@ -21,8 +21,8 @@ from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 from rtcompile.store.shared import (
     MOST_LISTED,
+    Found,
     KeyInputs,
-    ObjectCode,
     Record,
     Store,
     decode_records,
@@ -93,45 +93,45 @@ class Sharing:
         self._pages: dict[Level, Page | None] = {}  # of each store, to which a new build is added
         self._begin = time.monotonic()
 
-    def find(self, *, is_first: bool = True) -> ObjectCode | None:
+    def find(self, *, is_first: bool = True) -> Found | None:
         """Return the first store's build, after writing it to the local cache; a repeated miss counts once."""
         stores = self._stores
         for at, level in enumerate(stores.levels):
             begin = time.monotonic()
-            code = self._find(level)
-            if code is None:
+            found = self._find(level)
+            if found is None:
                 if is_first:
                     level.miss()
                 continue
-            level.hit(code.build.compiled_in, time.monotonic() - begin)
-            entries = self._entries(code) if at and stores.writes else None
+            level.hit(found.obj.build.compiled_in, time.monotonic() - begin)
+            entries = self._entries(found) if at and stores.writes else None
             if entries is not None:  # copy it to the stores before this one
                 stores.push(entries, levels=stores.levels[:at])
-            return code
+            return found
         return None
 
     def build(
-        self, compile: Callable[[float | None], ObjectCode], seconds: float | None, waits: bool
-    ) -> ObjectCode:
+        self, compile: Callable[[float | None], Found], seconds: float | None, waits: bool
+    ) -> Found:
         """Return the result of `compile`; if another node builds, wait for its result, or raise `Busy`."""
         stores, program = self._stores, self._inputs.name.rpartition("/")[2]
         look = partial(self.find, is_first=False)
         taken = stores.lease(self._lease_key, look, seconds, program, waits, self._begin)
-        if isinstance(taken, ObjectCode):
+        if isinstance(taken, Found):
             return taken
         left = None if seconds is None else seconds - (time.monotonic() - self._begin)
         entries = None
         try:
-            code = compile(left)
+            built = compile(left)
             # Only what others can use is pushed. In any case the lease ends.
-            entries = self._entries(code) if stores.writes else None
+            entries = self._entries(built) if stores.writes else None
         finally:
             stores.push(entries, partial(stores.end_lease, taken))
         for level in stores.levels:
-            level.built(code.build.compiled_in)
-        return code
+            level.built(built.obj.build.compiled_in)
+        return built
 
-    def _find(self, level: Level) -> ObjectCode | None:
+    def _find(self, level: Level) -> Found | None:
         """Return one store's build, after writing it to the local cache."""
         page = self._pages[level] = Page.read(level, "manifest", self._key)
         if page is None:
@@ -154,14 +154,13 @@ class Sharing:
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
-    def _entries(self, code: ObjectCode) -> Callable[[Level], list[StoreEntry]] | None:
+    def _entries(self, found: Found) -> Callable[[Level], list[StoreEntry]] | None:
         """Return a function that returns the entries to write to a store for a build; None if it is not portable."""
-        build = _portable(self._inputs, self._store, code)
-        if build is None:
+        if not _is_portable(self._inputs, found):
             return None
 
         def entries(level: Level) -> list[StoreEntry]:
-            own, name, key = _pack(self._inputs, build, code), build.object_key, self._key
+            own, name, key = _pack(self._inputs, found), found.record.object_key, self._key
             # It was looked for, and is not read again, since the writer holds this build's lease.
             page = self._pages[level] or Page(b"")
             if not page.records and len(own.object) <= SMALL:
@@ -179,31 +178,34 @@ class Sharing:
 # --- sending a build to another machine --------------------------------------------------------------------------
 
 
-def pack(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Page | None:
+def pack(inputs: KeyInputs, store: Store) -> Page | None:
     """Return a cached build to be sent to another machine; None if it is not portable."""
-    build = _portable(inputs, store, obj)
-    return None if build is None else _pack(inputs, build, obj)
+    found = store.search(inputs, counts=False)
+    if isinstance(found, Found) and _is_portable(inputs, found):
+        return _pack(inputs, found)
+    return None
 
 
-def _portable(inputs: KeyInputs, store: Store, obj: ObjectCode) -> Record | None:
-    build = store.record_of(inputs, obj)
-    return build if build and keys.is_portable(inputs, obj, build.files) else None
+def _is_portable(inputs: KeyInputs, found: Found) -> bool:
+    key, files = found.record.object_key, found.record.files
+    return bool(key) and keys.is_portable(inputs, found.obj, files)
 
 
-def _pack(inputs: KeyInputs, build: Record, obj: ObjectCode) -> Page:
-    data = object_file(inputs, build.object_key, obj)
+def _pack(inputs: KeyInputs, found: Found) -> Page:
+    build = found.record
+    data = object_file(inputs, build.object_key, found.obj)
     own = build._replace(files=build.files.without_stats())
     records = encode_records(inputs.portable_key, [own], search=inputs.search)
     return Page(records, data)
 
 
-def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> ObjectCode | None:
+def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> Found | None:
     """Write a page's inlined build for the local files to the cache; None if there is none."""
     if page is not None and page.object:
         for build in _usable(inputs, page.records):
-            obj = store.adopt(inputs, build, page.object)
-            if obj is not None:
-                return obj
+            found = store.adopt(inputs, build, page.object)
+            if found is not None:
+                return found
     return None
 
 
