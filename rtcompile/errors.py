@@ -109,19 +109,7 @@ class InvalidRequest(RtcompileError, TypeError, ValueError):
     """
 
 
-def _cupys(module: str, name: str) -> tuple[Any, ...]:
-    """Return CuPy's class of that name; empty if CuPy is not loaded, or is being imported by another thread."""
-    found = getattr(sys.modules.get(module), name, None)
-    return () if found is None else (found,)
-
-
-# The classes of CuPy that are a base of ours, once CuPy is loaded.
-_OF_BUILDS = "cupy.cuda.compiler", "CompileException"
-_OF_JITIFY = "cupy.cuda.compiler", "JitifyException"
-_OF_DRIVER = "cupy_backends.cuda.api.driver", "CUDADriverError"
-
-
-class _BuildError(RtcompileError, *_cupys(*_OF_BUILDS)):  # type: ignore[misc]
+class _BuildError(RtcompileError):
     """An error of a build: where CuPy is loaded, a ``cupy.cuda.compiler.CompileException`` with its methods."""
 
     def __init__(
@@ -195,26 +183,12 @@ class CompileError(_BuildError):
         nothing that it read has changed since. ``recompile=True`` runs the compiler again.
     """
 
+    diagnostics: tuple[Diagnostic, ...] = ()
+    log: str = ""
+    advice: tuple[str, ...] = ()
+    cached = False
     _rendered: Styled = ()
     _first: Styled = ()  # the messages of the compiler that was tried first
-    cached = False
-
-    def __init__(
-        self,
-        msg: str,
-        source: str = "",
-        name: str = "",
-        options: tuple[str, ...] = (),
-        backend: str = "nvrtc",
-        *,
-        diagnostics: tuple[Diagnostic, ...] = (),
-        log: str = "",
-        advice: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(msg, source, name, options, backend)
-        self.diagnostics = diagnostics
-        self.log = log
-        self.advice = advice
 
     def styled(self) -> Styled:
         """Return the message as terminals and notebooks show it, as pieces of styled text."""
@@ -227,7 +201,7 @@ class CompileError(_BuildError):
         return styling.as_html(self._rendered) if self._rendered else None
 
 
-class JitifyError(CompileError, *_cupys(*_OF_JITIFY)):  # type: ignore[misc]
+class JitifyError(CompileError):
     """A `CompileError` of a build with ``jitify=True``; CuPy raises its ``JitifyException`` there."""
 
     @classmethod
@@ -323,7 +297,7 @@ def shown(value: object) -> str:
     return text if type(value) is str else f"{kind} {text}"
 
 
-class DriverError(RtcompileError, *_cupys(*_OF_DRIVER)):  # type: ignore[misc]
+class DriverError(RtcompileError):
     """The driver rejected a module or a launch, the module has no such name, or no device can load it.
 
     Where CuPy is loaded this is also a ``cupy.cuda.driver.CUDADriverError``.
@@ -344,19 +318,21 @@ class DriverError(RtcompileError, *_cupys(*_OF_DRIVER)):  # type: ignore[misc]
 
 
 def adopt_cupy() -> None:
-    """Add CuPy's classes as bases of the errors of builds and of the driver, if CuPy was loaded after this module."""
+    """Add CuPy's classes as bases of the errors of builds and of the driver, if CuPy is loaded."""
     # Assigning ``__bases__`` keeps the class that a module imported before, but takes 0.1 ms.
     ours: Any
-    for ours, cupys in (
-        (_BuildError, _OF_BUILDS),
-        (JitifyError, _OF_JITIFY),
-        (DriverError, _OF_DRIVER),
+    for ours, module, name in (
+        (_BuildError, "cupy.cuda.compiler", "CompileException"),
+        (JitifyError, "cupy.cuda.compiler", "JitifyException"),
+        (DriverError, "cupy_backends.cuda.api.driver", "CUDADriverError"),
     ):
-        for found in _cupys(*cupys):
-            if not issubclass(ours, found):
-                ours.__bases__ = (*ours.__bases__, found)
+        # Another thread may be importing CuPy, whose module then lacks the class.
+        cupys = getattr(sys.modules.get(module), name, None)
+        if cupys is not None and not issubclass(ours, cupys):
+            ours.__bases__ = (*ours.__bases__, cupys)
 
 
+adopt_cupy()
 for _name, _class in [*globals().items()]:
     if isinstance(_class, type) and issubclass(_class, Exception) and _name[0] != "_":
         _class.__module__ = "rtcompile"  # its public module, also for pickling

@@ -96,16 +96,9 @@ def as_error(
         advice += [f"Reproducer: {folder}"] if folder is not None else []
     pieces = (*first, *rendering.render(parsed, source=source, name=name))
     pieces += tuple(("", f"\n{paragraph}") for paragraph in advice)
-    error = kind(
-        styling.as_text(pieces),
-        source,
-        name,
-        failure.command,
-        failure.backend,
-        diagnostics=parsed,
-        log=joined_logs("" if failure.before is None else failure.before.log, failure.log),
-        advice=tuple(advice),
-    )
+    error = kind(styling.as_text(pieces), source, name, failure.command, failure.backend)
+    error.diagnostics, error.advice = parsed, tuple(advice)
+    error.log = joined_logs("" if failure.before is None else failure.before.log, failure.log)
     error._rendered, error._first = pieces, first
     if isinstance(error, CompilerCrashed):
         error.reproducer = folder

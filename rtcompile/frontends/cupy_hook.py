@@ -272,7 +272,7 @@ def build(query: Query) -> ObjectCode | None:
     except CompileError as error:
         if settings.dump_source_on_error:
             adopt_cupy()
-            error.dump(sys.stderr)
+            error.dump(sys.stderr)  # type: ignore[attr-defined]  # of CuPy's class
         raise
     except ToolkitNotFound as missing:
         if not settings.jit:  # otherwise CuPy would compile it

@@ -213,7 +213,7 @@ class LazyCode:
                 errors.warn(errors.unshown.pop(0))
         except CompileError as error:
             if settings.dump_source_on_error:
-                error.dump(sys.stderr)
+                error.dump(sys.stderr)  # type: ignore[attr-defined]  # of CuPy's class
             # Code written for Jitify catches JitifyException, which is not a CompileException.
             if self.arguments["jitify"] and type(error) is CompileError:
                 raise JitifyError.of(error) from None

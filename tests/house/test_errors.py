@@ -21,7 +21,8 @@ from tests.processes import python
 @pytest.mark.parametrize("kind", [errors.CompileError, errors.CompilerCrashed, errors.LinkError])
 def test_a_compile_error_pickles_with_all_fields_and_dumps_its_source(kind):
     given = "it failed", "line 1\nline 2", "k.cu", ("-G",), "nvcc"
-    error = kind(*given, diagnostics=(Diagnostic("error", "it failed"),), log="whole log")
+    error = kind(*given)
+    error.diagnostics, error.log = (Diagnostic("error", "it failed"),), "whole log"
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert again.__dict__ == error.__dict__
