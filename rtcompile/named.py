@@ -20,20 +20,11 @@ else:
         """The constructor's signature, for `inspect`, which is imported only if somebody reads it."""
 
         def __get__(self, _: object, cls: Any) -> Any:
-            from inspect import Parameter, Signature
+            from collections import namedtuple
+            from inspect import signature
 
-            kind = Parameter.POSITIONAL_OR_KEYWORD
-            return Signature(
-                [
-                    Parameter(
-                        field,
-                        kind,
-                        default=cls._field_defaults.get(field, Parameter.empty),
-                        annotation=cls.__annotations__.get(field, Parameter.empty),
-                    )
-                    for field in cls._fields
-                ]
-            )
+            defaults = cls._field_defaults.values()
+            return signature(namedtuple(cls.__name__, cls._fields, defaults=defaults))
 
     class _Fields(tuple):
         """The base of all: a tuple with names, defaults and keywords."""

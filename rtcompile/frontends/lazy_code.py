@@ -53,11 +53,9 @@ _CUPY_HEADERS = tuple(
     for header in ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h")
 )
 
-# The arguments of `RawModule`. CuPy's come first, without jitify=, which would cause a deprecation warning even if False.
-OF_CUPY = (
-    *("code", "path", "options", "backend"),
-    *("translate_cucomplex", "enable_cooperative_groups", "name_expressions"),
-)
+# The arguments of CuPy's kernels and modules, without jitify=, which would cause a deprecation warning even if False.
+OF_KERNELS = "code", "options", "backend", "translate_cucomplex", "enable_cooperative_groups"
+OF_CUPY = (*OF_KERNELS, "path", "name_expressions")
 _SCALARS = (*_OVERRIDES, "name")
 _ARGUMENTS = (*OF_CUPY, "jitify", "arch", "link", "include_dirs", "headers", *_SCALARS)
 # What a `RawKernel` gets in place of the arguments that only a module has.

@@ -16,6 +16,7 @@ from rtcompile import errors, forks
 from rtcompile.build import pipeline
 from rtcompile.errors import InvalidRequest, RtcompileError, public
 from rtcompile.frontends.lazy_code import (
+    OF_KERNELS,
     OF_MODULES,
     CUDADriverError,
     CUDARuntimeError,
@@ -243,16 +244,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         self._bind(build, name if type(name) is str else text("name", name))
 
     def _bind(self, build: LazyCode, name: str) -> None:
-        given = build.arguments
-        # jitify= is not passed on, since even False would cause a deprecation warning.
-        super().__init__(
-            given["code"],
-            name,
-            given["options"],
-            given["backend"],
-            translate_cucomplex=given["translate_cucomplex"],
-            enable_cooperative_groups=given["enable_cooperative_groups"],
-        )
+        super().__init__(name=name, **{each: build.arguments[each] for each in OF_KERNELS})
         self._functions = build.functions.setdefault(name, {})  # shared by all kernels of it
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use

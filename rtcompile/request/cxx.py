@@ -37,18 +37,13 @@ _ANY_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\v\f\r]*\n")
 _WORD = re.compile(r"\w*", re.ASCII)
 
 
-class Directive:
+class Directive(NamedTuple):
     """A line for the preprocessor, which comments and splices may spread over several; `body` is without them."""
 
-    # `start` and `end` are the offsets of the ``#`` and of the line's end in `Text.text`.
-
-    __slots__ = ("body", "end", "name", "start")
-
-    def __init__(self, text: str, start: int, end: int) -> None:
-        text = text.strip(BLANKS)
-        self.name = word_at(text, 0)
-        self.body = text[len(self.name) :].lstrip(BLANKS)
-        self.start, self.end = start, end
+    name: str
+    body: str
+    start: int  # the offset of the ``#`` in `Text.text`
+    end: int  # that of the line's end
 
 
 class Text:
@@ -133,7 +128,9 @@ class Text:
             elif begin >= 0:
                 parts.append(" " if kind == _COMMENT else text[start:end])
                 if kind == _END:
-                    yield Directive("".join(parts), begin, end)
+                    line = "".join(parts).strip(BLANKS)
+                    name = word_at(line, 0)
+                    yield Directive(name, line[len(name) :].lstrip(BLANKS), begin, end)
                     begin = -1
             elif opening and kind != _COMMENT and text[start:end].strip(BLANKS + "\n"):
                 return
@@ -344,6 +341,35 @@ def split(text: str) -> Iterator[str]:
             start = position + 1
     yield text[start:].strip()
 
+
+# Maps C++'s names of types to NumPy's; the first name of a type is the one for template arguments.
+NUMBERS = {
+    "bool": "?",
+    "signed char": "i1",
+    "char": "i1",
+    "unsigned char": "u1",
+    "short": "i2",
+    "unsigned short": "u2",
+    "int": "i4",
+    "unsigned int": "u4",
+    "long long": "i8",
+    "unsigned long long": "u8",
+    "long": "i8",
+    "unsigned long": "u8",
+    "size_t": "u8",
+    "ptrdiff_t": "i8",
+    "float": "f4",
+    "double": "f8",
+    "__half": "f2",
+    "half": "f2",
+    "complex<float>": "c8",
+    "complex<double>": "c16",
+    "cuFloatComplex": "c8",
+    "cuComplex": "c8",
+    "cuDoubleComplex": "c16",
+    **{f"int{bits}_t": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}_t": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
+}
 
 # A brace, a namespace's with its name, or a kernel's name and the bracket of its parameters, behind attributes such as
 # __launch_bounds__(256). The name in a specialisation, `k<int>(…)`, does not match.

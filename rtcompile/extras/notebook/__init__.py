@@ -249,27 +249,13 @@ def _cpp(argument: Any) -> str:
         return str(argument).lower()  # of a bool
     import numpy as np
 
-    try:
-        return _CPP_TYPES[np.dtype(argument).name]
-    except (TypeError, KeyError):
-        text = f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
-        raise InvalidRequest(text) from None
-
-
-_CPP_TYPES = {
-    "bool": "bool",
-    "int8": "signed char",
-    "int16": "short",
-    "int32": "int",
-    "int64": "long long",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-    "uint32": "unsigned int",
-    "uint64": "unsigned long long",
-    "float16": "__half",
-    "float32": "float",
-    "float64": "double",
-}
+    with contextlib.suppress(TypeError):
+        wanted = np.dtype(argument)
+        for name, dtype in cxx.NUMBERS.items():
+            if wanted == dtype and wanted.kind != "c":
+                return name
+    text = f"{argument!r} is not a template argument; give its C++ name, such as 'float'"
+    raise InvalidRequest(text)
 
 
 def _substituted(text: cxx.Kernel, name: str) -> str:

@@ -10,34 +10,6 @@ from rtcompile.request import cxx
 
 POINTER_BYTES = 8
 
-# Maps C++'s names of types to NumPy's.
-_SCALARS = {
-    "bool": "?",
-    "char": "i1",
-    "signed char": "i1",
-    "unsigned char": "u1",
-    "short": "i2",
-    "unsigned short": "u2",
-    "int": "i4",
-    "unsigned int": "u4",
-    "long": "i8",
-    "unsigned long": "u8",
-    "long long": "i8",
-    "unsigned long long": "u8",
-    "size_t": "u8",
-    "ptrdiff_t": "i8",
-    "float": "f4",
-    "double": "f8",
-    "half": "f2",
-    "__half": "f2",
-    "complex<float>": "c8",
-    "complex<double>": "c16",
-    "cuFloatComplex": "c8",
-    "cuComplex": "c8",
-    "cuDoubleComplex": "c16",
-    **{f"int{bits}_t": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}_t": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
-}
 # The sizes in bytes of types that NumPy lacks.
 _OTHERS = {
     "__int128": 16,
@@ -127,7 +99,7 @@ def _parameter(declaration: str, kernel: str) -> Parameter:
             "'const float* x' or 'int n'"
         )
     many = "*" in behind  # for a pointer to pointers no array has the right element type
-    dtype = "" if many else _SCALARS.get(type_, "")
+    dtype = "" if many else cxx.NUMBERS.get(type_, "")
     size = POINTER_BYTES if many else int(dtype[1:] or 1) if dtype else _OTHERS.get(type_)
     const = "const" in declaration.partition("*")[0].split()
     return Parameter(declaration, name, type_, bool(star), const, dtype, size)
