@@ -310,7 +310,6 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
             failure = error
         raise _explained(self, failure, block, kwargs.get("shared_mem", 0))
 
-    @public
     def launch(
         self,
         grid: Any,
@@ -352,9 +351,15 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
         ToolkitNotFound
             cuda-python is not installed.
         """
+        __tracebackhide__ = True
         cooperative = cooperative or self.enable_cooperative_groups
         how = grid, block, cluster, cooperative, programmatic, shared_mem, priority
-        rtcompile.launch(self, args, stream, how)  # type: ignore[attr-defined]  # which an extra has
+        try:  # `public` would take a tenth of the time
+            rtcompile.launch(self, args, stream, how)  # type: ignore[attr-defined]  # which an extra has
+            return
+        except RtcompileError as error:
+            failure = error
+        raise errors.unchained(failure)
 
     @public
     def compile(self, log_stream: IO[str] | None = None) -> None:

@@ -63,7 +63,7 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     layout.pack_into(memory.parameters, 0, *packed)
     (status,) = loaded.driver.cuLaunchKernelEx(configuration, loaded.handle, memory.addresses, 0)
     unused.append(memory)  # the driver has copied the parameters
-    if int(status):
+    if status:
         raise loaded.error(status, how)
 
 
