@@ -28,7 +28,6 @@ from rtcompile.extras.cluster.entries import (
 )
 from rtcompile.extras.cluster.stores import Stores
 from rtcompile.extras.record import recording
-from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.lookup.driver import Driver
 from rtcompile.messages import catalogue
@@ -238,9 +237,8 @@ def cache_checks(settings: Settings) -> Iterator[Check]:
     try:
         if settings.jit:
             folder.prepare()
-            with folder.open("objects") as objects:
-                sealed.publish(".probe", b"", dir_fd=objects)
-                sealed.discard(".probe", dir_fd=objects)
+            folder.publish("objects", ".probe", b"")
+            folder.discard("objects", ".probe")
         elif not folder.check():
             detail = f"{path}: it does not exist, and RTCOMPILE_JIT=0 forbids creating it"
             yield Check("cache", "note", detail)

@@ -140,10 +140,10 @@ def has_private_folder(cache_dir: str) -> bool:
         for name in ("pch", "locks"):
             with suppress(FileExistsError):
                 os.mkdir(os.path.join(cache_dir, name), 0o700)
-        os.close(Folder(cache_dir).open("pch"))
+        with Folder(cache_dir).open("pch"):
+            return not sealed.can_be_swapped(cache_dir)
     except OSError:
         return False
-    return not sealed.can_be_swapped(cache_dir)
 
 
 # --- Uses and makes precompiled headers --------------------------------------------------------------

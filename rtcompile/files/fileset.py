@@ -168,9 +168,9 @@ class FileSet:
         _recently_validated[provided] = now
         return True
 
-    def refreshed(self) -> FileSet | None:
-        """Return the set with current stats if every file's contents are unchanged, else None."""
-        return self if self.is_empty else self._compared()[0]
+    def current(self) -> FileSet | None:
+        """Return the set with current stats if the build would read the same bytes now, else None."""
+        return self if self.is_unchanged() else self._compared()[0]
 
     def difference(self) -> str:
         """Describe the first difference, ``"header /x/foo.h changed"``; ``""`` if there is none."""
@@ -205,10 +205,6 @@ class FileSet:
                 return None, f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
         is_same = tuple(headers) == self.headers
         return self if is_same else self.replaced(headers=tuple(headers)), ""
-
-    def current(self) -> FileSet | None:
-        """Return the set with current stats if the build would read the same bytes now."""
-        return self if self.is_unchanged() else self.refreshed()
 
     def changed_since(self, time_ns: int) -> str:
         """Return a file or searched folder that changed since a time (ns since the epoch); "" if none did."""

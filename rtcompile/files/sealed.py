@@ -278,12 +278,10 @@ def discard(path: str, *, dir_fd: int | None = None) -> None:
         pass
 
 
-def note_use(
-    file: str | int, resolution: float = USE_RESOLUTION, used: float | None = None
-) -> None:
+def note_use(file: str | int, used: float | None = None) -> None:
     """Record a use in the modification time, which eviction reads; `used` is the recorded time, if known."""
     try:
-        if abs(time.time() - (os.stat(file).st_mtime if used is None else used)) > resolution:
+        if abs(time.time() - (os.stat(file).st_mtime if used is None else used)) > USE_RESOLUTION:
             os.utime(file)
     except OSError:  # the cache is read-only, or the file was evicted just now
         pass

@@ -429,7 +429,7 @@ class Search:
             known = bundle.files(row, folders)
         elif known.is_unchanged(self.query.recent):
             return known
-        now = known.refreshed()
+        now = known.current()
         if now is not None:
             now.packed(folder_of_cupy())
             if len(_known) >= _MAX_KNOWN:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from _thread import RLock
+from io import FileIO
 
 from rtcompile import forks
 from rtcompile.files import sealed
@@ -54,18 +55,11 @@ _trusted: set[str] = set()
 _swappable: dict[str, bool] = {}  # `sealed.can_be_swapped`, by the directory's path
 
 
-class _Descriptor(int):
-    """A descriptor that a ``with`` block closes."""
-
-    def __enter__(self) -> int:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self)
-
-
 class _Opened:
-    """One of `FOLDERS` in a ``with`` block: what its files' names begin with, and to which descriptor they are relative."""
+    """A folder or file that a ``with`` block closes.
+
+    Names of files in one of `FOLDERS` begin with `prefix`, and are relative to the descriptor, if there is one.
+    """
 
     __slots__ = ("descriptor", "prefix")
 
@@ -82,19 +76,11 @@ class _Opened:
 
 
 class Folder:
-    """A directory tree without open descriptors; the last use of files is recorded to `resolution` seconds."""
+    """A directory tree without open descriptors."""
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        writable: bool = True,
-        readable: bool = True,
-        resolution: float = sealed.USE_RESOLUTION,
-    ) -> None:
+    def __init__(self, path: str, *, writable: bool = True, readable: bool = True) -> None:
         self.path = path
         self.readable = readable
-        self._resolution = resolution
         # Nothing is written before this time (monotonic clock), because a write failed.
         self.write_at = 0.0 if writable else float("inf")
 
@@ -119,15 +105,15 @@ class Folder:
             if self.path not in _swappable:
                 _swappable[self.path] = sealed.can_be_swapped(self.path)
             is_safe = not _swappable[self.path]
-        opened = _Opened("", self.open(kind))
+        opened = self.open(kind)
         (_trusted if is_safe else _checked).add(prefix)
         return opened
 
-    def open(self, kind: str) -> _Descriptor:
-        """Return a descriptor of one of `FOLDERS`; raises as `sealed.open_folder`."""
+    def open(self, kind: str) -> _Opened:
+        """Open one of `FOLDERS`; raises as `sealed.open_folder`."""
         top = sealed.open_folder(self.path, private=False)
         try:
-            return _Descriptor(sealed.open_folder(kind, dir_fd=top))
+            return _Opened("", sealed.open_folder(kind, dir_fd=top))
         except UntrustedError as error:
             raise UntrustedError(f"{self.path}/{error}") from None
         finally:
@@ -152,7 +138,7 @@ class Folder:
         try:
             data = sealed.contents(descriptor, status.st_size)
             if self.writable:
-                sealed.note_use(descriptor, self._resolution, status.st_mtime)
+                sealed.note_use(descriptor, status.st_mtime)
             return data
         except OSError:
             return None
@@ -191,8 +177,8 @@ class Folder:
         """Append counts to the journal immediately, in case the process is killed; return the journal's size."""
         try:
             with self._journal(exclusive=False) as journal:
-                os.write(journal, as_lines(counts))
-                return os.fstat(journal).st_size
+                os.write(journal.fileno(), as_lines(counts))
+                return os.fstat(journal.fileno()).st_size
         except OSError:
             return 0
 
@@ -211,30 +197,32 @@ class Folder:
             found.pop("written", None)
             lines = as_lines(found)
             # A process that is killed in between leaves sums and some of the lines.
-            os.pwrite(journal, lines, 0)
-            os.truncate(journal, len(lines))
+            os.pwrite(journal.fileno(), lines, 0)
+            os.truncate(journal.fileno(), len(lines))
             return found
 
-    def _journal(self, *, exclusive: bool) -> _Descriptor:
+    def _journal(self, *, exclusive: bool) -> FileIO:
         """Open and lock the journal."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= 0 if exclusive else os.O_APPEND
         with self._opened(STATISTICS) as folder:
             path = folder.prefix + JOURNAL
-            descriptor = _Descriptor(os.open(path, flags, 0o600, dir_fd=folder.descriptor))
+            descriptor = os.open(path, flags, 0o600, dir_fd=folder.descriptor)
+        journal = FileIO(descriptor, "r+")
         until = time.monotonic() + _MOST_WAITED_SECONDS
         while not _lock(descriptor, exclusive=exclusive) and time.monotonic() < until:
             time.sleep(0.001)
-        return descriptor
+        return journal
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
         """Return each name in one of `FOLDERS` with its status; nothing if the folder is not trusted."""
         found = []
         try:
             with self.open(kind) as folder:
-                for name in os.listdir(folder):
+                for name in os.listdir(folder.descriptor):
                     try:
-                        found.append((name, os.stat(name, dir_fd=folder, follow_symlinks=False)))
+                        status = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+                        found.append((name, status))
                     except OSError:  # evicted just now
                         pass
         except OSError:
@@ -361,8 +349,8 @@ def _lock(descriptor: int, *, exclusive: bool) -> bool:
     return True
 
 
-def _contents(journal: int) -> bytes:
-    return os.pread(journal, os.fstat(journal).st_size, 0)
+def _contents(journal: FileIO) -> bytes:
+    return os.pread(journal.fileno(), os.fstat(journal.fileno()).st_size, 0)
 
 
 def as_lines(counts: Mapping[str, float]) -> bytes:

@@ -101,8 +101,8 @@ def discard(folder: Folder, kind: str, name: str) -> None:
     # Rename the folder first, so no process finds it incomplete.
     path, dying = folder.file(kind, name), folder.file(kind, f".{name}-{os.getpid()}")
     with suppress(OSError):
-        os.close(folder.open(kind))
-        os.rename(path, dying)
+        with folder.open(kind):
+            os.rename(path, dying)
         shutil.rmtree(dying, ignore_errors=True)
 
 

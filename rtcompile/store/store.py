@@ -147,7 +147,7 @@ class Store:
             key, files = record.object_key, record.files
             if not key or not inputs.serves(record.backend, record.compiler):
                 continue
-            fresh = files.refreshed()
+            fresh = files.current()
             decoded = None if fresh is None else self._decoded("objects", key, object_code.decode)
             if fresh is None or decoded is None:
                 continue

@@ -253,10 +253,10 @@ def test_contents_are_compared_where_times_are_not_trusted(files, tmp_path):
     timeless = tuple(header._replace(mtime_ns=0, ctime_ns=0) for header in files.headers)
     unknown = files.replaced(headers=timeless)
     assert not unknown.is_unchanged()
-    fresh = unknown.refreshed()
+    fresh = unknown.current()
     assert fresh.is_unchanged()
     edit(tmp_path, OWN)
-    assert unknown.refreshed() is None
+    assert unknown.current() is None
 
 
 def test_equal_sets_have_the_same_files_and_the_same_cacheability(files):
@@ -277,9 +277,9 @@ def test_a_replaced_set_keeps_its_other_attributes(files):
 def test_a_header_whose_edit_was_reverted_is_unchanged(files, tmp_path):
     before = (tmp_path / OWN).read_text()
     edit(tmp_path, OWN)
-    assert files.refreshed() is None
+    assert files.current() is None
     (tmp_path / OWN).write_text(before)
-    assert files.refreshed() is not None
+    assert files.current() is not None
 
 
 @pytest.mark.parametrize("times", [(1, 1), None], ids=["an old time", "now"])
@@ -287,7 +287,7 @@ def test_a_touched_header_gets_its_current_times(files, tmp_path, times):
     os.utime(tmp_path / OWN, times)
     assert not files.is_unchanged()
     time.sleep(0.02)  # the change of a time within the current tick is compared by contents
-    fresh = files.refreshed()
+    fresh = files.current()
     assert fresh.headers[0].mtime_ns == os.stat(tmp_path / OWN).st_mtime_ns
     assert fresh.is_unchanged()
 
@@ -310,13 +310,13 @@ def test_a_header_is_read_again_only_after_it_changed(files, tmp_path, monkeypat
     monkeypatch.setattr(
         fileset, "read", lambda path, *more: paths.append(path) or read(path, *more)
     )
-    assert files.refreshed() == files
+    assert files.current() == files
     assert paths == []
     for change in (an_edit, an_edit_that_shortens, an_edit):
         change(tmp_path)
         time.sleep(0.02)
-        assert files.refreshed() is None
-        assert files.refreshed() is None
+        assert files.current() is None
+        assert files.current() is None
         assert paths == [str(tmp_path / OWN)]
         paths.clear()
 
@@ -329,7 +329,7 @@ def test_few_read_headers_are_remembered(files, tmp_path, monkeypatch):
         """Compare a touched header for so many labels; return how many are remembered."""
         for _ in range(count):
             header = files.headers[0]._replace(label=next(labels), mtime_ns=0)
-            assert FileSet((header,)).refreshed() is not None
+            assert FileSet((header,)).current() is not None
         return len(fileset._read)
 
     assert [compare(2), compare(1), compare(1)] == [2, 1, 2]

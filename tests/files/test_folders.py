@@ -43,7 +43,7 @@ CHANGES = {
 def test_a_listed_folder_has_the_same_entries(listed, change, ignored):
     files = FileSet(present=(fileset.listing(str(listed), ignored),))
     assert files.is_unchanged()
-    assert files.refreshed() is files
+    assert files.current() is files
     change(listed)
     assert not files.is_unchanged()
     assert files.difference() == (

@@ -175,4 +175,4 @@ def test_a_named_pipe_under_a_header_s_path_is_not_waited_for(tree):
     path.unlink()
     os.mkfifo(path)
     assert "not a regular file" in tree.record("user0/pipe.h").uncacheable
-    assert known.refreshed() is None
+    assert known.current() is None

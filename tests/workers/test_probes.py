@@ -62,7 +62,7 @@ def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
     outcome = outcome_of(source, one, library, **more)
     assert isinstance(outcome, Compiled), outcome.log
     assert outcome.files is not None
-    assert outcome.files.is_unchanged() or outcome.files.refreshed()
+    assert outcome.files.is_unchanged() or outcome.files.current()
     return outcome.files
 
 

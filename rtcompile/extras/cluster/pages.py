@@ -213,7 +213,7 @@ def _usable(inputs: KeyInputs, records: bytes) -> Iterator[Record]:
     """Yield the records of builds whose headers have the same contents here."""
     for build in _builds_in(inputs, records):
         if inputs.serves(build.backend, build.compiler):
-            fresh = build.files.refreshed()
+            fresh = build.files.current()
             if fresh is not None:
                 yield build._replace(files=fresh)
 

@@ -81,7 +81,7 @@ def write_reproducer(
         folder.prepare()
         with folder.open("reproducers") as reproducers:
             # By descriptor, since other users may be able to replace the cache directory.
-            parent = f"/proc/self/fd/{reproducers}"
+            parent = f"/proc/self/fd/{reproducers.descriptor}"
             with tempfile.TemporaryDirectory(prefix=".", dir=parent) as top:
                 for path, target in copies:
                     with suppress(OSError):  # it was removed, or another path has the same name
