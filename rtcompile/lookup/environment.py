@@ -140,7 +140,7 @@ class Environment:
         self.capability: tuple[int, ...] = ()
         self.toolchain: Sequence[bytes] | None = None  # the fields of its file
         self._path_folders: dict[str, Signature] | None = None
-        self._signature = self._noted = ""
+        self._signature = ""
         self._checked = float("-inf")
 
     @property
@@ -191,9 +191,9 @@ class Environment:
         """Set this environment's toolchain: the results of `packed`, the toolchain, and the devices' capability."""
         self.toolchain = fields
         now = versioned_digest("toolchain", [self.toolchain_key, *fields[:2], fields[3]])
-        if now != self._noted:
+        if now != self._signature:
             self.memory = None  # results of another toolchain must not be found any more
-        self._signature = self._noted = now
+        self._signature = now
         self.loads = os.fsdecode(fields[2])
         self.capability = tuple(fields[4])
         self._path_folders = None

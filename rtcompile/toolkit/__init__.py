@@ -22,8 +22,7 @@ from rtcompile.lookup.environment import CHECK_SECONDS, Environment, signature
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Executable, Library, Toolchain, architectures, unpack
 
-_in_this_process: dict[str, Sequence[bytes]] = {}  # the fields of files, by toolchain key
-_decoded: dict[tuple[bytes, ...], Toolchain] = {}  # by all fields except the device's
+_decoded: dict[str, tuple[Sequence[bytes], Toolchain]] = {}  # the fields of files, by toolchain key
 _lock = forks.lock()
 _LONGEST_WAIT = 2.0  # seconds; a search takes one at most
 
@@ -51,14 +50,16 @@ def _known(trusted: float = 0.0) -> Toolchain | None:
     environments.current().signature(trusted)
     here = environments.current()  # A change in a folder of PATH makes a new snapshot.
     settings, key = here.usable_settings, here.toolchain_key
-    fields = here.toolchain if here.signature() else _in_this_process.get(key)
-    if fields is None or not (fields is here.toolchain or environments.are_unchanged(fields)):
+    before, found = _decoded.get(key, ((), None))
+    fields = here.toolchain if here.signature() else before
+    if not fields or not (fields is here.toolchain or environments.are_unchanged(fields)):
         return None
-    try:
-        found = _decoded.get(tuple(fields[:4])) or _from_json(fields, settings)
-    except (ValueError, TypeError, LookupError, AttributeError):
-        return None  # NVRTC's own headers were evicted, or the file is damaged
-    _in_this_process[key] = fields
+    if found is None or before[:4] != fields[:4]:  # the fifth is the devices' capability
+        try:
+            found = _from_json(fields, settings)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return None  # NVRTC's own headers were evicted, or the file is damaged
+    _decoded[key] = fields, found
     if fields is not here.toolchain:  # this cache, perhaps another one, lacks the result
         _remember(here, found, fields)
     return found
@@ -111,7 +112,6 @@ def _searched() -> Toolchain:
 
 
 def _remember(here: Environment, toolchain: Toolchain, fields: Sequence[bytes]) -> None:
-    _in_this_process[here.toolchain_key] = fields
     if toolchain.doubts:
         # A program that did not respond may do so in the next process, when the machine is less busy.
         here.note(fields)
@@ -157,7 +157,7 @@ def _from_json(fields: Sequence[bytes], settings: Settings) -> Toolchain:
         from rtcompile.request import arch as archs
 
         archs.learn(nvrtc.version_pair, nvrtc.architectures)
-    return _decoded.setdefault(tuple(fields[:4]), found)
+    return found
 
 
 def _tuples(value: Any) -> Any:
