@@ -336,7 +336,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     timeless = code.replace(build=code.build.replace(compiled_in=0.0))
     inputs = plan.key_inputs.summary()
     files = _encoded(read, tuple([SearchDir("", folder) for folder in shape.folders]))
-    return row, object_code.encode(row.sealed_key, timeless, program, inputs), files
+    return row, object_code.encode(row.sealed_key, timeless, inputs), files
 
 
 def _encoded(read: FileSet, search: tuple[SearchDir, ...]) -> bytes:

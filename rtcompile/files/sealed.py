@@ -229,7 +229,7 @@ def contents(descriptor: int, size: int) -> bytes:
 
 # --- Writes files by rename -----------------------------------------------------------------------
 
-_SCHEMA = 8
+_SCHEMA = 9
 USE_RESOLUTION = 3600.0  # seconds; the last use is recorded once an hour, so few hits write
 
 _HEAD = 32 + 64  # kind and schema, then the digest of the rest

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # --- The file ------------------------------------------------------------------------------------
 
-MAGIC = b"rtcompile bundle 8\n".ljust(32, b"\0")
+MAGIC = b"rtcompile bundle 9\n".ljust(32, b"\0")
 HEAD = struct.Struct("<32sQ")  # magic, bytes of the index
 INDEX = "bundle index"
 _MAGIC_OF_ANY_FORMAT = b"rtcompile bundle "
@@ -152,10 +152,10 @@ class Bundle:
 
     def object(self, row: Row) -> ObjectCode:
         """Return the code of a row; raise `UnusableError` if it is another's, or of another format."""
-        decoded = object_code.decode(row.sealed_key, self.blob(row.code))
-        if decoded is None:
+        obj = object_code.decode(row.sealed_key, self.blob(row.code))
+        if obj is None:
             raise UnusableError("it contains builds of another format, or under another's key")
-        return decoded[1]
+        return obj
 
     def files(self, row: Row, folders: Sequence[str] | None) -> FileSet:
         """Return the package's own headers that a row was compiled from, in these folders; without, numbered."""

@@ -19,6 +19,7 @@ from rtcompile.request.object_code import (
     Found,
     ObjectCode,
     Record,
+    decode,
     decode_records,
     encode_records,
 )
@@ -292,7 +293,7 @@ def in_index(query: Query) -> Found | None:
     record = found[0]
     if not record.files.is_unchanged(query.recent):
         return None
-    obj = folder.object(record.object_key)
+    obj = folder.decoded("objects", record.object_key, decode)
     return None if obj is None else Found(obj, record)
 
 

@@ -275,17 +275,12 @@ def hit(
 # --- The format of object files: the code and all that is needed to use and describe it; no pickle ---
 
 
-def encode(
-    key: str,
-    obj: ObjectCode,
-    name: str,
-    key_inputs: Mapping[str, str] = MappingProxyType({}),
-) -> bytes:
+def encode(key: str, obj: ObjectCode, key_inputs: Mapping[str, str]) -> bytes:
     """Return the content of an object file."""
     build = obj.build
-    texts = [name, obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
+    texts = [obj.kind, str(obj.arch), build.backend, build.compiler, build.log]
     texts += [build.why, "\0".join(chain.from_iterable(key_inputs.items()))]
-    # `decode` reads pairs after these nine texts.
+    # `decode` reads pairs after these eight texts.
     texts += [f"{build.compiled_in:.1f}"]
     for expression, symbol in obj.lowered_names.items():
         texts += [expression, symbol]
@@ -293,20 +288,20 @@ def encode(
     return sealed.seal("object", key, fields)
 
 
-def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
-    """Return (program name, object) of the file found under `key`; None if it does not verify."""
+def decode(key: str, data: bytes) -> ObjectCode | None:
+    """Return the object of the file found under `key`; None if it does not verify."""
     fields = sealed.unseal("object", key, data)
-    if fields is None or len(fields) < 10:
+    if fields is None or len(fields) < 9:
         return None
     texts = [f.decode("utf-8", "surrogateescape") for f in fields[1:]]
-    name, kind, arch, backend, compiler, log, why = texts[:7]
+    kind, arch, backend, compiler, log, why = texts[:6]
     try:
-        return name, ObjectCode(
+        return ObjectCode(
             code=fields[0],
             kind=kind,
             arch=Arch.parse(arch),
-            lowered_names=dict(zip(texts[9::2], texts[10::2], strict=True)),
-            build=BuildInfo(backend, log, why=why, compiler=compiler, compiled_in=float(texts[8])),
+            lowered_names=dict(zip(texts[8::2], texts[9::2], strict=True)),
+            build=BuildInfo(backend, log, why=why, compiler=compiler, compiled_in=float(texts[7])),
         )
     except (ValueError, RtcompileError):  # intact, but written by another version of rtcompile
         return None
@@ -315,9 +310,9 @@ def decode(key: str, data: bytes) -> tuple[str, ObjectCode] | None:
 def key_inputs(key: str, data: bytes) -> dict[str, str]:
     """Return `KeyInputs.summary` from a file; empty if it is damaged."""
     fields = sealed.unseal("object", key, data)
-    if fields is None or len(fields) < 10:
+    if fields is None or len(fields) < 9:
         return {}
-    texts = fields[8].decode("utf-8", "surrogateescape").split("\0")
+    texts = fields[7].decode("utf-8", "surrogateescape").split("\0")
     return dict(zip(texts[::2], texts[1::2], strict=False))
 
 

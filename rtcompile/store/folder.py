@@ -16,14 +16,11 @@ from io import FileIO
 from rtcompile import forks
 from rtcompile.files import sealed
 from rtcompile.files.sealed import UntrustedError
-from rtcompile.request import object_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, TypeVar
-
-    from rtcompile.request.object_code import ObjectCode
 
     T = TypeVar("T")
 
@@ -41,7 +38,6 @@ FOLDERS = (
     "sources",
     "reproducers",
 )
-_FORMER = ("manifests", "portable", "negative")  # of versions before 0.2
 
 # Time to wait for a process that has locked the journal, on a busy machine.
 _MOST_WAITED_SECONDS = 1.0
@@ -153,11 +149,6 @@ class Folder:
             self.discard(kind, name)
         return found
 
-    def object(self, key: str) -> ObjectCode | None:
-        """Return the object under a key; None if there is none."""
-        found = self.decoded("objects", key, object_code.decode)
-        return None if found is None else found[1]
-
     def publish(self, kind: str, name: str, data: bytes) -> None:
         """Write a file by rename. Only sources are synced to disk, because they contain no digest."""
         with self._opened(kind) as folder:
@@ -259,12 +250,7 @@ class Folder:
                 try:
                     os.mkdir(name, 0o700, dir_fd=top)
                 except FileExistsError:
-                    continue
-                if name == "records":
-                    import shutil
-
-                    for former in _FORMER:
-                        shutil.rmtree(self.file(former), ignore_errors=True)
+                    pass
         finally:
             os.close(top)
         self.check()

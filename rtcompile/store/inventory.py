@@ -180,10 +180,11 @@ def entries(folder: Folder) -> Iterator[Entry]:
     looking = Folder(folder.path, writable=False)  # reading here does not count as use
     for key, status in folder.listing("objects"):
         data = looking.read("objects", key) or b""
-        decoded = object_code.decode(key, data)
-        if decoded is not None:
+        obj = object_code.decode(key, data)
+        if obj is not None:
             inputs = object_code.key_inputs(key, data)
-            yield Entry(key, decoded[0], status.st_size, status.st_mtime, decoded[1], inputs)
+            name = inputs.get("program", "")
+            yield Entry(key, name, status.st_size, status.st_mtime, obj, inputs)
 
 
 def usage(folder: Folder, counts: Mapping[str, float]) -> Usage:

@@ -60,8 +60,7 @@ _decode_records = lru_cache(maxsize=32)(
 
 def object_file(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:
     """Return the content of a build's object file."""
-    program = inputs.name.rpartition("/")[2]
-    return object_code.encode(object_key, obj, program, inputs.summary())
+    return object_code.encode(object_key, obj, inputs.summary())
 
 
 class Missing(NamedTuple):
@@ -148,16 +147,16 @@ class Store:
             if not key or not inputs.serves(record.backend, record.compiler):
                 continue
             fresh = files.current()
-            decoded = None if fresh is None else self._decoded("objects", key, object_code.decode)
-            if fresh is None or decoded is None:
+            obj = None if fresh is None else self._decoded("objects", key, object_code.decode)
+            if fresh is None or obj is None:
                 continue
             if fresh is not files:
                 record = record._replace(files=fresh)
-                self._wrote(self._put_build(inputs, record, decoded[1]))
+                self._wrote(self._put_build(inputs, record, obj))
             if counts:
                 count(self._folder, hits=1)
             where = "memory" if self._unwritten.find(("objects", key)) else "disk"
-            return Found(hit(decoded[1], fresh, where), record)
+            return Found(hit(obj, fresh, where), record)
         return Missing(inputs, tuple(seen))
 
     def _stored(self, inputs: KeyInputs) -> Iterator[Record]:
@@ -226,11 +225,11 @@ class Store:
 
     def adopt(self, inputs: KeyInputs, record: Record, data: bytes) -> Found | None:
         """Keep another machine's build and return it; None if `data` is not its object."""
-        decoded = object_code.decode(record.object_key, data)
-        if decoded is None:
+        obj = object_code.decode(record.object_key, data)
+        if obj is None:
             return None
-        self._keep(inputs, record, decoded[1], data, fetched=1)
-        return Found(hit(decoded[1], record.files, "remote"), record)
+        self._keep(inputs, record, obj, data, fetched=1)
+        return Found(hit(obj, record.files, "remote"), record)
 
     def _keep(
         self, inputs: KeyInputs, record: Record, obj: ObjectCode, data: bytes, **counted: int

@@ -230,7 +230,7 @@ DAMAGE = {
     "empty": lambda data: b"",
     "a text": lambda data: b"Not a bundle at all.\n" * 100,
     "another format": lambda data: data.replace(
-        b"rtcompile bundle 8\n", b"rtcompile bundle 9\n", 1
+        b"rtcompile bundle 9\n", b"rtcompile bundle 8\n", 1
     ),
     "cut in the head": lambda data: data[:36],
     "cut in the index": lambda data: data[:300],

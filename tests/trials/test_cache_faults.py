@@ -212,7 +212,7 @@ def some_records() -> bytes:
 
 
 def an_object() -> bytes:
-    return objects.encode("key", make_object(b"code" * 50), "kernel.cu")
+    return objects.encode("key", make_object(b"code" * 50), {})
 
 
 # Of each kind of file: an example, and its decoder.
