@@ -202,13 +202,6 @@ def repaired(match: Match, context: BuildContext) -> Iterator[Values]:
     yield from of("repaired-last")(match, context)
 
 
-def unbalanced(_: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield the brace that is missing or superfluous, where the indentation or the end of the source shows it."""
-    # Of an #if and its #else, the compiler reads one, so braces cannot be counted.
-    if context.is_own and not re.search(r"^[ \t]*#[ \t]*el", context.source, re.MULTILINE):
-        yield from _braces(context)
-
-
 def _missing(spot: BuildContext, wanted: str) -> Iterator[Values]:
     """Yield insertions of what the compiler expects, and of a comma or a semicolon."""
     end = spot.before[0].end() if spot.before else 0
@@ -326,15 +319,16 @@ _NEXT_LINES = 3
 _LABEL = re.compile(r"(?:case\b.*|default\s*|public\s*|private\s*|protected\s*|\w+\s*):")
 
 
-def _braces(spot: BuildContext) -> Iterator[Values]:
-    code = spot.code
+def unbalanced(_: Match, spot: BuildContext) -> Iterator[Values]:
+    """Yield the brace that is missing or superfluous, where the indentation or the end of the source shows it."""
+    code, first = spot.code, 1
     more = code.count("{") - code.count("}")
-    if not more:
+    # Of an #if and its #else, the compiler reads one, so braces cannot be counted.
+    if not (more and spot.is_own) or re.search(r"^[ \t]*#[ \t]*el", spot.source, re.MULTILINE):
         return
     starts = [0, *(each.end() for each in re.finditer("\n", code))]
-    first = 1
-    for number, text, depth, (begin, outer, first) in _lines(code):  # noqa: B007
-        start = starts[number - 1]
+    for number, text, depth, opened in _lines(code):
+        start, first, (begin, outer, _inner) = starts[number - 1], opened[0][0], opened[-1]
         if more > 0 and depth < outer + (text[0] not in "{}"):
             fact = f"Line {number} is indented no further than line {begin}, whose {{ is still open"
             yield spot.change(start, start, "}\n", fact, f"Add a }} before line {number}")
@@ -351,13 +345,12 @@ def _braces(spot: BuildContext) -> Iterator[Values]:
         yield spot.change(at, at + 1, "", fact, "Remove it")
 
 
-def _lines(code: str) -> Iterator[tuple[int, str, int, tuple[int, int, int]]]:
-    """Yield the lines inside braces whose indentation can be compared: number, text, indentation, and the block.
+def _lines(code: str) -> Iterator[tuple[int, str, int, list[list[int]]]]:
+    """Yield the number, text and indentation of each line that can be compared with its block's, and the open blocks.
 
-    The block's parts are the line and the indentation of the statement that opens it, and the first line of all.
+    A block has the line and the indentation of the statement that opens it, and the indentation inside, -1 if unknown.
     """
-    # Each open { has its statement's line and indentation, and its block's indentation.
-    stack: list[list[int]] = []
+    opened: list[list[int]] = []
     first = head = 0
     last = ";"
     for number, line in enumerate(code.expandtabs(4).split("\n"), 1):
@@ -366,14 +359,13 @@ def _lines(code: str) -> Iterator[tuple[int, str, int, tuple[int, int, int]]]:
             continue
         depth = len(line) - len(line.lstrip())
         first, head = (number, depth) if last in ";{}" else (first, min(head, depth))
-        if stack and stack[-1][2] < 0:
-            stack[-1][2] = depth
-        begin, outer, inner = stack[-1] if stack else (number, -1, 0)
-        if begin != number and inner > outer:
-            yield number, text, depth, (begin, outer, stack[0][0])
+        if opened and opened[-1][2] < 0:
+            opened[-1][2] = depth
+        if opened and opened[-1][0] != number and opened[-1][2] > opened[-1][1]:
+            yield number, text, depth, opened
         for brace in re.findall(r"[{}]", text):
             if brace == "{":
-                stack.append([first, head, -1])
+                opened.append([first, head, -1])
             else:
-                del stack[-1:]
+                del opened[-1:]
         last = text[-1]

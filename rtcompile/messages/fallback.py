@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Decision:
     """The decision about a rejected source."""
 
-    action: str  # "nvcc", "add-flags" (compile again with `flags`), or "error" (show the errors)
+    action: str  # "nvcc", "add-flags" (compile again with `flags`), "error" (show the errors), or "stop" (show them in any case)
     reason: str  # one line, for the log and `BuildInfo.why`
     flags: tuple[str, ...] = ()  # options to add, for NVCC too
 
@@ -161,14 +161,10 @@ def decide(
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]
     decisive = errors[: max(1, _MOST_SEARCHED // (len(source) + 1))]
     cases = [_Case(each, source, name, given, package_of, declared) for each in decisive]
-    for case in cases:
-        before = (_by_rule(rule, case) for rule in _RULES if rule["before"])
-        if verdict := next(filter(None, before), None):
-            return verdict
     found = (filter(None, (_by_rule(rule, case) for rule in _RULES)) for case in cases)
     verdicts = [next(each, _MISTAKE) for each in found] or [_MISTAKE]
-    chosen = next((each for each in verdicts if each.action == "nvcc"), verdicts[0])
-    if chosen.action == "error":
+    chosen = min(verdicts, key=lambda each: _FIRST.get(each.action, len(_FIRST)))
+    if chosen.action in ("error", "stop"):
         return chosen
     mistakes = (each for each, its in zip(cases, verdicts, strict=False) if its is _MISTAKE)
     if any(_is_declared_nowhere(each, was_read) for each in mistakes):
@@ -190,6 +186,7 @@ def decide_nvcc(log: str) -> Decision:
 
 
 _MISTAKE = Decision("error", "the source is at fault")
+_FIRST = {"stop": 0, "nvcc": 1}  # the actions that precede those of other errors
 
 
 # An unmarked function is device code for NVRTC and host code for NVCC, so a line can be wrong for NVRTC and correct

@@ -274,7 +274,7 @@ def test_a_standard_that_a_header_rejects_is_a_final_error():
     )
     decision = decide(log, declared=Declared(toolkit.current()))
 
-    assert (decision.action, "-std" in decision.reason) == ("error", True)
+    assert (decision.action, "-std" in decision.reason) == ("stop", True)
     for names_none in ("requires a host", "requires C++17 and is not supported with NVRTC"):
         other = log.replace("requires at least C++17", names_none)
         assert decide(other, declared=Declared(toolkit.current())).action == "nvcc", names_none
