@@ -220,21 +220,16 @@ _MOST_SAME_NAMES = 3  # more do not tell which one is meant
 def host_api(match: Match, context: BuildContext) -> Values | None:
     """Apply to a function that the runtime's headers declare for the host."""
     name = re.compile(rf"\b{match['identifier']}\s*\(")
-    files = ((f, text) for d in context.search for f, text in headers_in(d.path, "cuda_runtime*.h"))
+    files = context.headers("cuda_runtime*.h")
     header = next((file for file, text in files if name.search(text)), "")
     return {"header": header} if header else None
 
 
 def error_of_number(number: str, context: BuildContext) -> str:
     """Return the name of an error in the runtime's header, ``"cudaErrorIllegalAddress"``; "" if it lists no such number."""
-    for folder in context.search:
-        for _, text in headers_in(folder.path, "driver_types.h"):
-            named = re.search(
-                rf"^\s+(cudaError[A-Z]\w+)\s*=\s*{int(number)},?\s*$", text, re.MULTILINE
-            )
-            if named:
-                return named[1]
-    return ""
+    stated = re.compile(rf"^\s+(cudaError[A-Z]\w+)\s*=\s*{int(number)},?\s*$", re.MULTILINE)
+    found = (stated.search(text) for _, text in context.headers("driver_types.h"))
+    return next((each[1] for each in found if each), "")
 
 
 def searched(_: Match, context: BuildContext) -> Values:
@@ -353,18 +348,15 @@ def namespace_inside(_: Match, context: BuildContext) -> Values | None:
 def name_inside(match: Match, context: BuildContext) -> Values | None:
     """Return the whole name of a class, an enumerator and the like, as the source spells it or a header declares it."""
     word = match["identifier"]
-    if spelled := re.search(rf"(?:\b\w+::)+{word}\b", context.code):
-        line = context.line_of(spelled.start())
-        edited = context.with_text(word, spelled[0])
-        where = f"line {line}"
-        return {"whole": spelled[0], "where": where, "edited": edited, "known": "yes"}
+    whole, where = "", "a header that the source includes"
     declared = rf"(?:(?:struct|class|enum|enum\s+class)\s+{word}\s*[;:{{]|(?<=[{{,\s]){word}\s*(?:=[^,{{}}();]+)?[,}}])"
-    whole = _declared_within(word, declared, context) if len(word) >= _SHORTEST else ""
-    if not whole:
-        return None
-    where = "a header that the source includes"
+    if spelled := re.search(rf"(?:\b\w+::)+{word}\b", context.code):
+        whole, where = spelled[0], f"line {context.line_of(spelled.start())}"
+    elif len(word) >= _SHORTEST:
+        whole = _declared_within(word, declared, context)
     edited = context.with_text(word, whole)
-    return {"whole": whole, "where": where, "edited": edited, "known": "yes"}
+    known = {"whole": whole, "where": where, "edited": edited, "known": "yes"}
+    return known if whole else None
 
 
 _DEPTH = 4  # <cuda/atomic> declares its names in the third header
@@ -399,9 +391,9 @@ def member_header(match: Match, context: BuildContext) -> Values | None:
         rf"\b(?:struct|class|using|enum)\s+{re.escape(word)}\b|[\s*&]{re.escape(word)}\s*\("
     )
     for folder, header in _of_toolkit(context, scope.replace("::", "/")):
-        parent, file = os.path.split(os.path.join(folder, header))
-        is_named = os.path.splitext(file)[0].replace("_", "").lower() == plain
-        if is_named and declares.search(cxx.blanked(_with_parts(parent, file))):
+        stem = os.path.splitext(os.path.basename(header))[0].replace("_", "").lower()
+        path = os.path.join(folder, header)
+        if stem == plain and declares.search(cxx.blanked(_with_parts(path))):
             is_read = re.search(rf"#\s*include\s*[<\"]{re.escape(header)}", context.source)
             edited = context.with_header(header)
             return None if is_read else {"header": header, "edited": edited}
@@ -418,11 +410,8 @@ def _of_toolkit(context: BuildContext, inside: str = "") -> Iterator[tuple[str, 
             )
 
 
-def _with_parts(folder: str, file: str) -> str:
+def _with_parts(path: str) -> str:
     """Return the text of a header, and of those that it includes from its own folder and below."""
-    text = "".join(text for name, text in headers_in(folder, file) if name == file)
+    text, folder = text_of(path), os.path.dirname(path)
     parts = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', text, re.MULTILINE)
-    for part in parts:
-        parent, name = os.path.split(os.path.join(folder, part))
-        text += "".join(each for _, each in headers_in(parent, name))
-    return text
+    return text + "".join(text_of(os.path.join(folder, part)) for part in parts)

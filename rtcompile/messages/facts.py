@@ -232,6 +232,10 @@ class BuildContext:
         inside = (d for d in self.user_dirs() if os.path.join(d, "") in path)
         return max(inside, key=len, default="")
 
+    def headers(self, *patterns: str) -> Iterator[tuple[str, str]]:
+        """Yield the names and texts of the headers that are directly in the searched folders."""
+        return (each for d in self.search for each in headers_in(d.path, *patterns))
+
     def included(self, depth: int = 1) -> Iterator[str]:
         """Yield the texts of the headers that the source includes, and, at greater depths, of those that they include."""
         texts, seen = [self.source], set[str]()
@@ -264,23 +268,12 @@ class BuildContext:
 
 
 def spans(code: str, opening: int) -> list[tuple[int, int]]:
-    """Return where each argument of a call begins and ends, whose ( is at an offset; < and > are operators there."""
-    found, depth, begin = list[tuple[int, int]](), 0, opening + 1
-    last = begin + len(cxx.enclosed(code, opening))
-    for at in range(begin, last + 1):
-        letter = code[at] if at < last else ","
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and (at == last or not depth):
-            part = code[begin:at]
-            start = begin + len(part) - len(part.lstrip())
-            found.append((start, start + len(part.strip())))
-            begin = at + 1
-    return found
+    """Return where each argument of a call begins and ends, whose ( is at an offset."""
+    end = opening + 1 + len(cxx.enclosed(code, opening))
+    return [*cxx.spans(code, opening + 1, end, BRACKETS)]
 
 
-def expressions(text: str) -> list[str]:
-    """Return the arguments of a call, of which the text between ( and ) is given."""
-    return [text[begin - 1 : end - 1] for begin, end in spans(f"({text})", 0)]
+BRACKETS = "([{)]}"  # of expressions, in which < and > are operators
 
 
 def renamed(source: str, word: str, right: str) -> str:

@@ -12,11 +12,11 @@ from rtcompile.messages.changes import in_line
 from rtcompile.messages.declared import BASIC, declarations, operands, templates
 from rtcompile.messages.diagnostics import arguments, line_in_source
 from rtcompile.messages.facts import (
+    BRACKETS,
     TABLES,
     BuildContext,
     Match,
     Values,
-    expressions,
     headers_in,
 )
 from rtcompile.named import NamedTuple
@@ -266,7 +266,7 @@ def _call(name: str, match: Match, context: BuildContext) -> _Call:
     if call is None:
         return _Call(notes, types, versions, "", [])
     inside = cxx.enclosed(context.right, call.end() - 1)
-    written = [*filter(None, expressions(inside))]
+    written = [*filter(None, cxx.split(inside, BRACKETS))]
     return _Call(notes, types, versions, f"{call[0]}{inside})", written)
 
 

@@ -331,15 +331,22 @@ def around(code: str, offsets: Iterable[int]) -> Iterator[list[str]]:
         yield [*opened, code[begin : token.start()]]
 
 
-def split(text: str) -> Iterator[str]:
+def split(text: str, brackets: str = "<([>)]") -> Iterator[str]:
     """Split a list of parameters or template arguments at its top-level commas."""
-    depth = start = 0
-    for position, character in enumerate(text):
-        depth += (character in "<([") - (character in ">)]")
-        if character == "," and depth == 0:
-            yield text[start:position].strip()
-            start = position + 1
-    yield text[start:].strip()
+    return (text[begin:end] for begin, end in spans(text, 0, len(text), brackets))
+
+
+def spans(text: str, begin: int, end: int, brackets: str) -> Iterator[tuple[int, int]]:
+    """Yield where each part of a list begins and ends; `brackets` are the opening ones, then the closing ones."""
+    opening, closing, depth = brackets[:3], brackets[3:], 0
+    for at in range(begin, end + 1):
+        character = text[at] if at < end else ","
+        depth += (character in opening) - (character in closing)
+        if character == "," and (at == end or depth == 0):
+            part = text[begin:at]
+            start = begin + len(part) - len(part.lstrip())
+            yield start, start + len(part.strip())
+            begin = at + 1
 
 
 # Maps C++'s names of types to NumPy's; the first name of a type is the one for template arguments.
