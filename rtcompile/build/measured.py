@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from rtcompile.build import miss, planned
-from rtcompile.build.failures import as_error
 from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled
+from rtcompile.lookup.find import query_of
 from rtcompile.named import NamedTuple
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
-from rtcompile.store.store import Store
 
 
 class Measured(NamedTuple):
@@ -36,36 +36,33 @@ def measure(request: CompileRequest, settings: Settings) -> Measured:
         raise JitDisabled(
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
         )
-    plan = planned.plan(request, settings)
-    found = None if plan.key_inputs.backend == "nvcc" else _measured(plan, settings)
-    if not isinstance(found, Measured):
-        # After an error, the real build shows whether it needs another flag or NVCC.
-        aside = Store(settings.cache_dir, on_disk=False, size=settings.cache_size)
-        build = miss.Miss(plan, settings.override(pch=False), aside, lambda: "a profile")
-        with aside.building(plan.key_inputs):
-            built, plan = build.built()
-        if built.obj.build.backend == "nvcc":
-            raise InvalidRequest(
-                f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
-                "`nvcc --fdevice-time-trace` write NVCC's own"
-            )
-        found = _measured(plan, settings)
-        if isinstance(found, CompileFailure):
-            raise as_error(found, plan)
-    return found
+    query = query_of(request, settings)
+    attempt = miss.Attempt(planned.plan_of(query))
+    build = miss.Miss(query)
+    if attempt.plan.key_inputs.backend != "nvcc":
+        attempt, found = build.with_added_flags(attempt, partial(_measured, build.limits))
+        if isinstance(found, Measured):
+            return found
+        build.turned(attempt, found)
+    raise InvalidRequest(
+        f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
+        "`nvcc --fdevice-time-trace` write NVCC's own"
+    )
 
 
-def _measured(plan: Plan, settings: Settings) -> Measured | CompileFailure:
+def _measured(limits: Limits, plan: Plan) -> Measured | CompileFailure:
     library = plan.toolchain.require_nvrtc()
     unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
-    limits = Limits(settings.timeout, settings.memory_limit)
     begin = time.monotonic()
     reply = nvrtc.observe(unit, library, limits)
     milliseconds = (time.monotonic() - begin) * 1e3
     if isinstance(reply, CompileFailure):
         return reply
     if reply["error"]:
-        return CompileFailure(reply["error"], reply["log"], unit.flags, "nvrtc")
+        log, busy = reply["log"], reply["busy"]
+        return CompileFailure(
+            reply["error"], log, unit.flags, "nvrtc", milliseconds=milliseconds, busy=busy
+        )
     traced = nvrtc.observe(unit, library, limits, traced=True)
     return Measured(
         os.path.basename(plan.key_inputs.name),

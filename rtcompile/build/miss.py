@@ -19,6 +19,7 @@ from rtcompile.files import fileset
 from rtcompile.files import headers as memory_headers
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir, file_clock_ns, next_tick
+from rtcompile.lookup.find import Query
 from rtcompile.named import NamedTuple
 from rtcompile.request import option_table
 from rtcompile.request.object_code import BuildInfo, Found, ObjectCode, Record
@@ -32,12 +33,15 @@ from rtcompile.request.units import (
     joined_logs,
     missing_headers,
 )
-from rtcompile.settings import Settings
 from rtcompile.store.store import Store
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from rtcompile.errors import CompileError
     from rtcompile.messages.fallback import Decision
+
+    T = TypeVar("T")
 
 # Modules that only some builds need (NVCC, the linker, error messages) are imported in functions. Importing them
 # here would double the 40 ms that a first build spends on imports.
@@ -50,9 +54,10 @@ BY_OTHERS = "another thread or process was building the same code all that time"
 TOO_MUCH = "reading its source, options and headers, and building its linker inputs, took all of it"
 
 
-def too_late(plan: Plan, settings: Settings, reason: str) -> CompileTimeout:
+def too_late(query: Query, reason: str) -> CompileTimeout:
+    plan: Plan = query.plan
     return CompileTimeout(
-        f"{plan.key_inputs.name} was not compiled within its time limit of {settings.timeout:g} s: "
+        f"{plan.key_inputs.name} was not compiled within its time limit of {query.settings.timeout:g} s: "
         f"{reason}. Give a longer timeout= or RTCOMPILE_TIMEOUT.",
         plan.request.source,
         plan.key_inputs.name,
@@ -81,32 +86,20 @@ class Attempt(NamedTuple):
 
 
 class Miss:
-    """One build that is not cached."""
+    """The build of a planned query that is not cached."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        settings: Settings,
-        store: Store,
-        why_missed: Callable[[], str],
-        known: Record | None = None,
-    ) -> None:
-        self.plan = plan
-        self.settings = settings
-        self.store = store
-        self.limits = Limits(settings.timeout, settings.memory_limit)
-        self.why_missed = why_missed
-        self.known = known  # NVRTC's failure, after which NVCC builds the code
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.plan: Plan = query.plan
+        self.settings = query.settings
+        self.store: Store = query.store
+        self.limits = Limits(self.settings.timeout, self.settings.memory_limit)
         # If NVRTC's file accesses cannot be intercepted, a file of this clock tick counts as changed.
         self.begun_ns = file_clock_ns()
 
     def run(self) -> Found:
         """Return the code, which is in the cache then, unless its notes say why not."""
-        return self.built()[0]
-
-    def built(self) -> tuple[Found, Plan]:
-        """Return what `run` does, and the plan with the flags that the build needed."""
-        plan, known, first = self.plan, self.known, Attempt(self.plan)
+        plan, known, first = self.plan, self.query.failure, Attempt(self.plan)
         backend = plan.key_inputs.backend
         if plan.key_inputs.paths_matter or self.settings.save_source:
             path = plans.source_path(plan.request, self.settings)
@@ -117,18 +110,22 @@ class Miss:
             flags, *notes = known.notes or ("",)
             first = first._replace(depends=(known.files,)).with_flags(flags.split(), notes)
             return self._with_nvcc(first, known.reason, known.failure)
-        attempt, outcome = self._with_added_flags(first, self._nvrtc)
-        if isinstance(outcome, Compiled):
-            return self._finish(attempt, "nvrtc", outcome, self.begun_ns)
-        decision = self._after_nvrtc(outcome)
-        may_turn = outcome.kind == "error" and backend in EITHER
+        attempt, outcome = self.with_added_flags(first, self._nvrtc)
+        if isinstance(outcome, CompileFailure):
+            return self._with_nvcc(*self.turned(attempt, outcome), outcome)
+        return self._finish(attempt, "nvrtc", outcome, self.begun_ns)
+
+    def turned(self, attempt: Attempt, failure: CompileFailure) -> tuple[Attempt, str]:
+        """Return NVCC's attempt after a failure of NVRTC, and the reason; raise if NVCC is not to build the code."""
+        decision = self._after_nvrtc(failure)
+        may_turn = failure.kind == "error" and self.plan.key_inputs.backend in EITHER
         if not (decision.action == "nvcc" and may_turn):
-            raise self._refused(attempt, outcome)
+            raise self._refused(attempt, failure)
         for_nvcc = attempt.adding(decision)
-        if plans.lack_of_nvcc(plan):
-            raise self._refused(for_nvcc, outcome, decision.reason, by_nvrtc=attempt.plan)
-        self._remember(for_nvcc, outcome, decision.reason)
-        return self._with_nvcc(for_nvcc, decision.reason, outcome)
+        if plans.lack_of_nvcc(self.plan):
+            raise self._refused(for_nvcc, failure, decision.reason, by_nvrtc=attempt.plan)
+        self._remember(for_nvcc, failure, decision.reason)
+        return for_nvcc, decision.reason
 
     def _after_nvrtc(self, failure: CompileFailure) -> Decision:
         """Decide whether NVCC compiles a source that NVRTC rejected; with ``"nvrtc-first"`` it always does."""
@@ -151,13 +148,13 @@ class Miss:
         saved = known.obj.build.compiled_in / 1e3 - seconds
         return f"{note}, which saved {saved:.2f} s: NVCC took {saved + seconds:.2f} s"
 
-    def _with_added_flags(
-        self, attempt: Attempt, compile: Callable[[Plan], Compiled | CompileFailure]
-    ) -> tuple[Attempt, Compiled | CompileFailure]:
+    def with_added_flags(
+        self, attempt: Attempt, compile: Callable[[Plan], T | CompileFailure]
+    ) -> tuple[Attempt, T | CompileFailure]:
         """Compile, and repeat with flags that the errors require, as long as there are new ones."""
         while True:
             outcome = compile(attempt.plan)
-            if isinstance(outcome, Compiled):
+            if not isinstance(outcome, CompileFailure):
                 return attempt, outcome
             attempt = _depending_on(attempt, outcome)
             decision = self._decide(outcome)
@@ -200,7 +197,7 @@ class Miss:
 
         # A longer source is searched only once it is compiled.
         if cxx.readable(self.plan.request.source):
-            self.why_missed()
+            self.query.why()
         if self.plan.is_for_this_device and find.loaded("cupy") is not None:
             driver.confirm(find.compute_capability)
 
@@ -263,7 +260,7 @@ class Miss:
 
     def _with_nvcc(
         self, attempt: Attempt, why: str = "", rejected: CompileFailure | None = None
-    ) -> tuple[Found, Plan]:
+    ) -> Found:
         from rtcompile.compilers import nvcc
 
         plan = attempt.plan
@@ -278,7 +275,7 @@ class Miss:
             return _recorded(plan, outcome, _nvcc_searched(plan, outcome), folders)
 
         attempt = attempt._replace(plan=plan._replace(options=plans.for_nvcc(plan.options)))
-        attempt, outcome = self._with_added_flags(attempt, compile)
+        attempt, outcome = self.with_added_flags(attempt, compile)
         if isinstance(outcome, CompileFailure):
             raise self._refused(attempt, outcome._replace(before=rejected), by_nvrtc=plan)
         nvrtc = plan.toolchain.nvrtc
@@ -294,7 +291,7 @@ class Miss:
         compiled: Compiled,
         reading_ns: int,
         why: str = "",
-    ) -> tuple[Found, Plan]:
+    ) -> Found:
         """Link and cache what a compiler made, which read files from `reading_ns` on."""
         plan = attempt.plan
         spent = [compiled.milliseconds]
@@ -366,7 +363,7 @@ class Miss:
             record = self.store.add(key_inputs, built, dependencies)
         if record.reason:
             built = _not_kept(built, record.reason, is_always=not is_changed)
-        return Found(built, record), plan
+        return Found(built, record)
 
 
 _warned: set[str] = set()

@@ -83,7 +83,7 @@ def _built_once(query: Query) -> ObjectCode:
     if left == 0:
         from rtcompile.build import miss
 
-        raise miss.too_late(plan, settings, miss.TOO_MUCH)
+        raise miss.too_late(query, miss.TOO_MUCH)
     with query.store.building(plan.key_inputs, left, waits=query.waits) as query.seconds:
         if query.seconds == 0.0 and not query.waits:
             raise Busy
@@ -137,12 +137,12 @@ def in_shared_stores(query: Query) -> Found | None:
 
 def by_compiler(query: Query) -> Found:
     """Compile the code, under a lease if stores are shared; raise `JitDisabled` if that is forbidden."""
-    settings, plan, store = query.settings, query.plan, query.store
-    why = query.why = cache(
-        query.missing.why if query.missing else partial(store.why, plan.key_inputs)
+    settings, plan = query.settings, query.plan
+    query.why = cache(
+        query.missing.why if query.missing else partial(query.store.why, plan.key_inputs)
     )
     if not settings.jit:
-        raise JitDisabled(why() or "recompile=True needs a compiler")
+        raise JitDisabled(query.why() or "recompile=True needs a compiler")
     # If a shared store may have the code, it is queried before a compiler is started.
     if plan.key_inputs.backend != "nvcc" and not settings.remote:
         from rtcompile.workers import process
@@ -152,8 +152,8 @@ def by_compiler(query: Query) -> Found:
 
     def build(seconds: float | None) -> Found:
         if seconds is not None and seconds <= 0:
-            raise miss.too_late(plan, settings, miss.BY_OTHERS)
-        return miss.Miss(plan, settings, store, why, query.failure).run()
+            raise miss.too_late(query, miss.BY_OTHERS)
+        return miss.Miss(query).run()
 
     sharing, seconds = query.sharing, query.seconds
     found = sharing.build(build, seconds, query.waits) if sharing else build(seconds)

@@ -184,12 +184,12 @@ def link(
 
 
 class _Nvcc:
-    """NVCC for one unit, whose runs share one time limit."""
+    """NVCC for one unit."""
 
     def __init__(self, toolchain: Toolchain, limits: Limits) -> None:
         self._path = toolchain.require_nvcc().path
         self._host = toolchain.host_compiler or toolchain.not_found("host_compiler")
-        self._limits = limits.with_shared_deadline()
+        self._limits = limits
         self.command: tuple[str, ...] = ()
 
     def compile(self, unit: TranslationUnit) -> Compiled | CompileFailure:

@@ -51,12 +51,6 @@ class Limits(NamedTuple):
     timeout: float | None = None
     memory: int | None = None
 
-    def with_shared_deadline(self) -> Limits:
-        """Return limits whose runs share one deadline."""
-        if self.timeout is None or isinstance(self.timeout, TimeLimit):
-            return self
-        return self._replace(timeout=TimeLimit(self.timeout))
-
     def after_waiting(self, seconds: float) -> float | None:
         """Exclude a wait from the deadline and return the time left for this run."""
         if isinstance(self.timeout, TimeLimit):

@@ -279,9 +279,8 @@ def test_each_log_begins_on_its_own_line(first, second, expected):
 def test_runs_with_one_deadline_share_their_time(monkeypatch):
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
-    limits = units.Limits(5.0).with_shared_deadline()
+    limits = units.Limits(units.TimeLimit(5.0))
     assert limits.timeout == 5.0
-    assert limits.with_shared_deadline() is limits
     now = 104.0
     assert limits.timeout.left == 1.0
     assert limits.after_waiting(3.0) == 4.0
@@ -289,7 +288,6 @@ def test_runs_with_one_deadline_share_their_time(monkeypatch):
     assert limits.timeout.left == 0.0
     assert units.TimeLimit(5.0, since=107.0).left == 3.0
     assert units.Limits(5.0).after_waiting(3.0) == 5.0
-    assert units.Limits().with_shared_deadline() == units.Limits(None)
 
 
 def test_compilers_get_few_variables_and_workers_fewer():
