@@ -231,9 +231,6 @@ def _outcome(build: _Constructed, query: Query) -> ObjectCode | None:
     return future.result()
 
 
-queue: Ahead | None = None
-
-
 def add(
     owner: Callable[[], object | None],
     request: CompileRequest,
@@ -244,7 +241,6 @@ def add(
 
     `expected` returns None once another caller has started the build.
     """
-    global queue
     if request.link:
         return  # planning may have to compile linker inputs
     capability = None
@@ -259,22 +255,21 @@ def add(
         query = query_of(request, settings, capability)
         if query.identity is None or pipeline.is_found(query):
             return
-        if queue is None:
-            queue = lookup.builds_ahead = Ahead()
+        if lookup.builds_ahead is None:
+            lookup.builds_ahead = Ahead()
             at_end(_end)
-        queue.add(owner, query, expected)
+        lookup.builds_ahead.add(owner, query, expected)
     finally:
         thread.directory = None
 
 
 def _end() -> None:
     # A forked child has no queue. The parent's queue continues to use the shared sockets.
-    if queue is not None:
-        queue.end()
+    if lookup.builds_ahead is not None:
+        lookup.builds_ahead.end()
 
 
 @forks.in_child
 def _forget_after_fork() -> None:
     # The threads belong to the parent, which compiles its own kernels.
-    global queue
-    queue = lookup.builds_ahead = None
+    lookup.builds_ahead = None

@@ -71,9 +71,8 @@ def _submit_to(
     for item, build in zip(builds, made, strict=True):
         if not isinstance(item, CompileRequest):
             item._build.used = True
-        ahead: Any = lookup.builds_ahead
-        if ahead is not None:
-            ahead.leave(build.query)
+        if lookup.builds_ahead is not None:
+            lookup.builds_ahead.leave(build.query)
     return [submit_to(each.query.request, each.overrides) for each in made]
 
 
@@ -189,21 +188,17 @@ def compile_many(
 def completed(futures: Iterable[Future[ObjectCode]]) -> Iterator[Future[ObjectCode]]:
     """Yield futures as they are done, like `concurrent.futures.as_completed`, but react to Ctrl-C."""
     # Each wait is short, because Python handles a Ctrl-C that arrives just before a wait only after it.
-    import queue
+    from concurrent.futures import TimeoutError, as_completed
+    from contextlib import suppress
 
     from rtcompile.workers import pool
 
-    done: queue.SimpleQueue[Future[ObjectCode]] = queue.SimpleQueue()
-    pending = list(futures)
-    for future in pending:
-        future.add_done_callback(done.put)
-    for _ in pending:
-        while True:
-            try:
-                yield done.get(timeout=pool.MAX_WAIT_SECONDS)
-                break
-            except queue.Empty:
-                pass
+    pending = {*futures}
+    while pending:
+        with suppress(TimeoutError):
+            for future in as_completed(pending, pool.MAX_WAIT_SECONDS):
+                pending.remove(future)
+                yield future
 
 
 def request_of(item: Any) -> CompileRequest | None:

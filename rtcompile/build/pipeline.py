@@ -128,7 +128,7 @@ def find(query: Query) -> ObjectCode | None:
     """Return the code of a request if it is found without a plan, and call the listeners."""
     request, settings = query.request, query.settings
     ahead = lookup.builds_ahead
-    found = None if ahead is None else ahead.take(query, waits=False)
+    found: ObjectCode | None = None if ahead is None else ahead.take(query, waits=False)
     if found is not None:
         return found
     # `build.ahead` has searched the levels for its quiet queries.

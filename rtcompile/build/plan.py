@@ -87,17 +87,15 @@ def plan(
     if backend in EITHER and toolchain.nvrtc is None and toolchain.nvcc is not None:
         backend = "nvcc"
     version = _version(backend, toolchain, settings)
-    capability_of = lookup.compute_capability if capability is None else lambda: capability
     try:
-        choice = choose_architecture(request, options, version, settings.ptx, capability_of)
+        choice = choose_architecture(request, options, version, settings.ptx, capability)
     except UnsupportedArch as unsupported:
         # A `RawModule` ignores an ``-arch`` option that the device cannot run.
         ignores_arch = request.may_pass_over_arch and request.arch is None and options.arch
-        known = _capability_if_any(capability_of) if ignores_arch else None
-        if known is None:
+        if not ignores_arch or capability is None:
             raise
         without = options._replace(arch=())
-        choice = choose_architecture(request, without, version, settings.ptx, lambda: known)
+        choice = choose_architecture(request, without, version, settings.ptx, capability)
         problem = str(unsupported).partition(";")[0]
         if (problem, choice.arch) not in _warned_ignored_arch:
             _warned_ignored_arch.add((problem, choice.arch))
@@ -145,16 +143,15 @@ def choose_architecture(
     options: Options,
     compiler: tuple[int, int],
     virtual: bool,
-    capability: Callable[[], tuple[int, int]],
+    capability: tuple[int, int] | None,
 ) -> Choice:
     """Choose the architecture: ``arch=``, else the options', else the current device's (needs a GPU)."""
-    is_named = request.arch is None and options.arch
-    known = _capability_if_any(capability) if is_named else None
-    requested = compiler_options.requested_architecture(request, options, known)
+    requested = compiler_options.requested_architecture(request, options, capability)
     if requested is not None:
         archs.check(requested.arch, requested.target, compiler)
         return requested
-    choice = archs.choose(capability(), compiler, virtual=virtual)
+    # Without a device, `compute_capability` raises the error.
+    choice = archs.choose(capability or lookup.compute_capability(), compiler, virtual=virtual)
     return choice if request.target == "cubin" else choice._replace(target=request.target)
 
 
@@ -177,13 +174,6 @@ def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[in
                 return found.version_pair
     compiler = toolchain.require_nvcc() if backend == "nvcc" else toolchain.require_nvrtc()
     return compiler.version_pair
-
-
-def _capability_if_any(capability: Callable[[], tuple[int, int]]) -> tuple[int, int] | None:
-    try:
-        return capability()
-    except UnsupportedArch:
-        return None  # no device: the options decide
 
 
 def lack_of_nvcc(plan: Plan) -> str:

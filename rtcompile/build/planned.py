@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import rtcompile
 from rtcompile import toolkit
@@ -16,14 +18,19 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Query, query_of
+from rtcompile.request.arch import runs_on
 from rtcompile.request.object_code import Found, ObjectCode, Record, files_of
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import Limits, TimeLimit
+from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
 from rtcompile.store.locks import Busy
 from rtcompile.store.store import Store
 from rtcompile.styling import is_watched
+
+if TYPE_CHECKING:
+    from rtcompile.lookup.bundles import Bundle, Search
 
 
 def compile(query: Query) -> ObjectCode:
@@ -50,9 +57,7 @@ def _reported(query: Query) -> ObjectCode:
         try:
             code = _built_once(query)
         except (JitDisabled, ToolkitNotFound) as lacking:
-            from rtcompile.build import from_bundle
-
-            code = from_bundle.compatible(query, lacking).obj
+            code = _compatible(query, lacking).obj
     except RtcompileError as error:
         if not query.quiet:
             lookup.report(query.request, error)
@@ -199,13 +204,15 @@ def precompile(query: Query) -> None:
         from rtcompile.compilers import nvrtc
 
         decided = plan_of(query)
-        nvrtc.precompile(
+        prefix = nvrtc.prefix_of(
             miss.unit_for_nvrtc(decided, ()),
             decided.toolchain.require_nvrtc(),
-            limits=Limits(memory=settings.memory_limit),
-            cache_dir=settings.cache_dir,
-            search=decided.search,
+            settings.cache_dir,
+            Limits(memory=settings.memory_limit),
+            decided.search,
         )
+        if prefix is not None:
+            prefix.bet()
 
 
 def plan_of(query: Query) -> Plan:
@@ -229,3 +236,85 @@ def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
 def plan(request: CompileRequest, settings: Settings) -> Plan:
     """Plan a build; only sources in ``link=`` are compiled."""
     return plan_of(query_of(request, settings))
+
+
+def add_to_index(request: CompileRequest, capability: tuple[int, int] | None) -> None:
+    """Write the index entry with which a request finds its build, if the cache has that."""
+    with suppress(RtcompileError):
+        query = query_of(request, Settings.from_environ(), capability)
+        query.only_cached = True
+        pipeline.search(query, "plan")  # which keeps what it finds in the index
+
+
+# --- where nothing can be compiled ---------------------------------------------------------------
+
+
+def _compatible(query: Query, lacking: RtcompileError) -> Found:
+    """Return a build for another architecture that the device can run; raise `lacking` if there is none."""
+    from rtcompile.lookup import bundles
+
+    search = bundles.Search(query)
+    settings = query.settings
+    if search.found and search.requested() is None and query.request.target == "cubin":
+        capability = _capability(query)
+        # Machine code comes before PTX, and the nearest architecture first.
+        kinds = [(row.kind == "cubin", row.arch, bundle, row) for bundle, row in search.found]
+        for *_, bundle, row in sorted(kinds, key=lambda each: each[:2], reverse=True):
+            is_code = row.kind in ("cubin", "ptx")
+            can_run = is_code and runs_on(row.arch, row.kind, capability)
+            if can_run and (found := search.load(bundle, row)):
+                return found
+    description, details = explained(search)
+    if not settings.jit:
+        raise JitDisabled(
+            f"{description} is not in the cache ({settings.cache_dir}): {lacking}; RTCOMPILE_JIT=0 "
+            f"forbids compiling it.{details}"
+        ) from None
+    wanted = f"{description} cannot be compiled: " if details else ""
+    raise type(lacking)(f"{wanted}{lacking}{details}") from None
+
+
+def _capability(query: Query) -> tuple[int, int]:
+    return query.capability or lookup.compute_capability()
+
+
+def explained(search: Search) -> tuple[str, str]:
+    """Return a description of the request, and for each bundle a sentence that explains why it is not found there."""
+    request = search.query.request
+    try:
+        requested = search.requested()
+        arch = requested[0] if requested else Arch(*_capability(search.query))
+    except RtcompileError:  # no device, for which there is another message
+        arch = None
+    names = f" ({', '.join(request.name_expressions)})" if request.name_expressions else ""
+    sentences = [_sentence(search, bundle, arch) for bundle in search.bundles]
+    details = "".join(f" {sentence}" for sentence in sentences if sentence)
+    return f"{request.name}{names}{f' for {arch}' if arch else ''}", details
+
+
+def _sentence(search: Search, bundle: Bundle, arch: Arch | None) -> str:
+    """Return a sentence that explains why the build was not found in a bundle."""
+    from rtcompile.lookup.bundles import UnusableError
+
+    request = search.query.request
+    program, names = os.path.basename(request.name), {*request.name_expressions}
+    contains = f"Bundle {bundle.path} contains"
+    with suppress(UnusableError):
+        named = [row for row in bundle.rows() if row.program == program]
+        found = [row for of, row in search.found if of is bundle] if named else []
+        for row in found:
+            if changed := bundle.files(row, search.shape.folders).difference():
+                return f"{contains} it, but {changed}."
+        if found:
+            archs_there = ", ".join(sorted({str(row.arch) for row in found}))
+            return (
+                f"Bundle {bundle.path} only has {archs_there} code for it; rebuild the bundle with "
+                f"{arch or 'this architecture'}."
+            )
+        same = [row for row in named if row.source == request.source_digest]
+        if any({*bundle.object(row).lowered_names} == names for row in same):
+            return f"{contains} this program, but built with different options."
+        if named:
+            what = "with different name expressions" if same else "from different source"
+            return f"{contains} this program, but built {what}."
+    return f"Bundle {bundle.path}: {bundle.problem}." if bundle.problem else ""

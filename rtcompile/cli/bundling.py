@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rtcompile.build import from_bundle, planned
+from rtcompile.build import planned
 from rtcompile.build.many import compile_many
 from rtcompile.build.plan import linker_input
 from rtcompile.cli import BUNDLE_ACTIONS, output
@@ -112,7 +112,7 @@ def _found(path: str, work: Work) -> tuple[Arch, str]:
     search = Search(query_of(work.request, work.settings()._replace(bundles=(used,))))
     found = search.exact()
     if found is None:
-        description, details = from_bundle.explained(search)
+        description, details = planned.explained(search)
         raise JitDisabled(f"{description} is not found without a compiler.{details}")
     return found.obj.arch, found.obj.kind
 

@@ -65,7 +65,7 @@ def compile(
     meanwhile: Callable[[], object] | None = None,
 ) -> Compiled | CompileFailure:
     """Compile a unit, with a precompiled header in `cache_dir` if that is given; each run calls `meanwhile`."""
-    prefix = _prefix(unit, library, cache_dir, limits, search) if cache_dir else None
+    prefix = prefix_of(unit, library, cache_dir, limits, search) if cache_dir else None
     if prefix is None:
         return _run(unit, library, limits, search, meanwhile)[0]
 
@@ -78,20 +78,6 @@ def compile(
         elif header is None:
             prefix.built(outcome, _front_end(outcome, unit) / 1000)
         return outcome
-
-
-def precompile(
-    unit: TranslationUnit,
-    library: Library,
-    *,
-    limits: Limits,
-    cache_dir: str,
-    search: Sequence[SearchDir],
-) -> None:
-    """Have an idle core make the precompiled header of a unit that no build needs yet."""
-    prefix = _prefix(unit, library, cache_dir, limits, search)
-    if prefix is not None:
-        prefix.bet()
 
 
 def observe(
@@ -107,13 +93,14 @@ def observe(
     return reply
 
 
-def _prefix(
+def prefix_of(
     unit: TranslationUnit,
     library: Library,
     cache_dir: str,
     limits: Limits,
     search: Sequence[SearchDir],
 ) -> Prefix | None:
+    """Return the leading includes of a unit, for which there may be a precompiled header; None without any."""
     if library.version_pair < FIRST_WITH_PCH:
         return None
     text, _ = cxx.split_prefix(unit.source)

@@ -421,7 +421,7 @@ def _watch() -> None:
             if lookup.builds_ahead is None:
                 pause = _PAUSES * (time.perf_counter() - began)
                 break
-        ahead: Any = lookup.builds_ahead  # only a program that lacks code imports `build.ahead`
+        ahead = lookup.builds_ahead  # only a program that lacks code imports `build.ahead`
         if ahead is not None and ahead.tend():
             last = time.monotonic()
         if not expected and time.monotonic() - last > _IDLE_SECONDS:

@@ -31,21 +31,12 @@ from rtcompile.store.folder import Memory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, Protocol
+    from typing import Any
 
     from rtcompile.errors import RtcompileError
     from rtcompile.settings import Settings
 
     Listener = Callable[[CompileRequest, ObjectCode | RtcompileError], object]
-
-    class Ahead(Protocol):
-        """Builds that started before their result was requested."""
-
-        def take(self, query: Query, *, waits: bool) -> ObjectCode | None:
-            """Return the code of such a build; None if the caller has to look it up or build it."""
-
-        def counts(self) -> tuple[int, int]:
-            """Return how many are done and how many remain."""
 
 
 # --- The compute capability of the current device ------------------------------------------------
@@ -227,7 +218,7 @@ def links_of(items: Iterable[object]) -> tuple[Any, ...] | None:
 
 # --- The levels ---------------------------------------------------------------------------------------
 
-builds_ahead: Ahead | None = None  # set by `build.ahead`
+builds_ahead: Any = None  # a `build.ahead.Ahead`, once a constructed kernel lacks its code
 
 # Listeners: functions that are called with each request and its result, in the request's thread.
 listeners: list[Listener] = []

@@ -33,21 +33,24 @@ def made(number: int, **more: Any) -> RawKernel:
     return RawKernel(SOURCE % number, "k", **{"arch": "sm_80", **more})
 
 
+def kept() -> list[Any]:
+    """Return the builds that nobody has used."""
+    return [] if lookup.builds_ahead is None else list(lookup.builds_ahead.kept.values())
+
+
 def built() -> list[Any]:
     """Return the builds that are done and that nobody has used."""
-    queue = ahead.queue
-    return [] if queue is None else [b for b in list(queue.kept.values()) if b.future.done()]
+    return [build for build in kept() if build.future.done()]
 
 
 @pytest.fixture(autouse=True)
 def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RTCOMPILE_AHEAD", "1")
     until(lambda: not raw_kernel.expected)
-    monkeypatch.setattr(ahead, "queue", None)
     monkeypatch.setattr(lookup, "builds_ahead", None)
     yield
-    if ahead.queue is not None:
-        ahead.queue.end()
+    if lookup.builds_ahead is not None:
+        lookup.builds_ahead.end()
 
 
 def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch):
@@ -62,7 +65,7 @@ def test_a_constructed_kernel_is_compiled_before_its_use(monkeypatch):
 
     assert [code.build.hit for code in codes] == [None] * 5
     assert notified == codes
-    assert not ahead.queue.kept
+    assert not kept()
 
 
 def test_if_all_is_cached_nothing_is_imported_or_queued(tmp_path):
@@ -96,7 +99,7 @@ def test_building_ahead_can_be_turned_off(monkeypatch, variable):
     _kernel = made(1)
 
     assert not raw_kernel.expected
-    assert ahead.queue is None
+    assert lookup.builds_ahead is None
 
 
 def test_an_error_is_raised_only_at_the_kernels_use(capfd):
@@ -167,12 +170,12 @@ def test_a_build_uses_the_variables_at_its_construction(monkeypatch):
 
 def test_the_build_of_a_deleted_kernel_is_cancelled(monkeypatch):
     endless = RawKernel(ENDLESS, "k", arch="sm_80")
-    until(lambda: ahead.queue is not None and any(b.began for b in ahead.queue.kept.values()))
+    until(lambda: any(build.began for build in kept()))
 
     del endless
     gc.collect()
 
-    queue = ahead.queue
+    queue = lookup.builds_ahead
     assert queue is not None
     until(lambda: not queue.kept and not queue.threads)
 
@@ -181,7 +184,7 @@ def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(monkeypatch)
     monkeypatch.setattr(pool, "_pool", pool.Pool(1))
     endless = [RawKernel(ENDLESS + f"// {n}", "k", arch="sm_80") for n in range(3)]
     wanted = made(1)
-    queue = lambda: ahead.queue  # noqa: E731
+    queue = lambda: lookup.builds_ahead  # noqa: E731
     until(lambda: queue() and any(b.began for b in queue().kept.values()))
 
     assert wanted.build.hit is None
@@ -193,7 +196,7 @@ def test_a_launched_kernel_is_built_first_and_waits_only_for_itself(monkeypatch)
 
 def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch):
     kernel = RawKernel(ENDLESS, "k", ("-DINTERRUPTED",), arch="sm_80")
-    until(lambda: ahead.queue and any(b.began for b in ahead.queue.kept.values()))
+    until(lambda: any(build.began for build in kept()))
 
     def interrupted() -> Any:
         threading.Timer(0.3, lambda: os.kill(os.getpid(), 2)).start()
@@ -203,7 +206,7 @@ def test_ctrl_c_leaves_the_wait_and_the_build(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
 
-    assert len(ahead.queue.kept) == 1
+    assert len(kept()) == 1
 
 
 MANY = 20  # all are expected to be used, and they are more than can compile at once
@@ -248,7 +251,7 @@ def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch):
     monkeypatch.setattr(ahead, "_USED_OF_MANY", 3)
     kernels = [made(number) for number in range(60)]
     until(lambda: not raw_kernel.expected)
-    queue = ahead.queue
+    queue = lookup.builds_ahead
     assert queue is not None
     until(lambda: queue.constructed == 60 and not queue.threads)
     assert len(built()) < 50
@@ -265,8 +268,8 @@ def test_of_many_only_a_few_are_compiled_until_some_are_used(monkeypatch):
 def test_running_builds_are_stopped_if_too_many_stay_unused(monkeypatch):
     monkeypatch.setattr(ahead, "_MOST_SECONDS", 0.5)
     _endless = RawKernel(ENDLESS, "k", ("-DSTOPPED",), arch="sm_80")
-    until(lambda: ahead.queue is not None)
-    queue = ahead.queue
+    until(lambda: lookup.builds_ahead is not None)
+    queue = lookup.builds_ahead
     assert queue is not None
     until(lambda: queue._left and not queue.threads)
     assert 0.5 <= queue._spent() < 5
@@ -298,7 +301,7 @@ def test_without_one_known_capability_nothing_is_compiled(monkeypatch, found, vi
     monkeypatch.setattr(driver, "_of_nvml", lambda: found)
     _kernel = RawKernel(SOURCE % 4, "k")
     until(lambda: not raw_kernel.watching)
-    assert ahead.queue is None
+    assert lookup.builds_ahead is None
 
 
 def test_no_thread_stays_after_the_builds_ahead(monkeypatch):
@@ -315,9 +318,9 @@ def test_no_thread_stays_after_the_builds_ahead(monkeypatch):
 ENDS = """
     import os, sys, time
     from rtcompile import RawKernel
-    from rtcompile.build import ahead
+    from rtcompile.lookup import find as lookup
     kernels = [RawKernel(%r + "// %%d" %% n, "k", arch="sm_80") for n in range(20)]
-    while not (ahead.queue and ahead.queue.threads):
+    while not (lookup.builds_ahead and lookup.builds_ahead.threads):
         time.sleep(0.01)
     time.sleep(0.3)
 """
@@ -337,7 +340,7 @@ def test_the_end_of_a_forked_child_leaves_the_builds_of_its_parent():
                 sys.exit()
             os.wait()
             time.sleep(0.3)
-        print([build.future.done() for build in ahead.queue.kept.values()].count(True))
+        print([build.future.done() for build in lookup.builds_ahead.kept.values()].count(True))
     """)
     assert run(program) == "0"
 
@@ -395,7 +398,7 @@ def test_a_failed_constructor_queues_nothing():
         Picky(SOURCE % 1)
     gc.collect()
     until(lambda: not raw_kernel.watching)
-    assert ahead.queue is None or not ahead.queue.kept
+    assert not kept()
 
 
 def test_a_relative_directory_is_resolved_at_the_construction(tmp_path, monkeypatch):

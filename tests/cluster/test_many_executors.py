@@ -83,7 +83,6 @@ def test_constructed_modules_are_not_compiled_locally_too(executor, monkeypatch,
 
     monkeypatch.setenv("RTCOMPILE_AHEAD", "1")
     until(lambda: not raw_kernel.watching)
-    monkeypatch.setattr(ahead, "queue", None)
     monkeypatch.setattr(lookup, "builds_ahead", None)
     built, reached, goes_on = [], threading.Event(), threading.Event()
     target, name = {
@@ -109,7 +108,7 @@ def test_constructed_modules_are_not_compiled_locally_too(executor, monkeypatch,
         def submit(self, *given):
             goes_on.set()
             until(lambda: not raw_kernel.watching)
-            assert ahead.queue is None or not ahead.queue.kept
+            assert lookup.builds_ahead is None or not lookup.builds_ahead.kept
             return executor.submit(*given)
 
     codes = compile_many(modules, executor=Engine(), progress=False)

@@ -36,12 +36,17 @@ ROOMS = (
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
 # An extra may import the public names of `rtcompile`, and only these ports of the core: the interface of a cluster's
-# store, the listeners of builds, builds that are repeated elsewhere, a measured compile, the number of
+# store, the listeners of builds, what records and executors need to repeat builds, a measured compile, the number of
 # the current device, the errors of launches, and the reader of machine code.
 PORTS = {
     "store.shared": None,
     "lookup.find": {"listeners", "Listener"},
-    "build.elsewhere": None,
+    "build.pipeline": {"build"},
+    "build.plan": {"linker_input"},
+    "build.planned": {"plan", "add_to_index"},
+    "request.options": None,
+    "request.units": {"LinkInput"},
+    "settings": {"Settings"},
     "build.measured": None,
     "frontends.lazy_code": {"ordinal"},
     "messages.loading": {"of_launch"},

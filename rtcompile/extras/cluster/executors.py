@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 
 from rtcompile import CompileRequest, ExecutorError, InvalidRequest, ObjectCode, RtcompileError
-from rtcompile.build import elsewhere
 from rtcompile.build.batch import BuildFuture
-from rtcompile.build.elsewhere import Settings
+from rtcompile.build.pipeline import build
+from rtcompile.build.planned import plan
 from rtcompile.errors import shown, unchained
 from rtcompile.extras.cluster import pages
 from rtcompile.extras.cluster.pages import Page
+from rtcompile.settings import Settings
 from rtcompile.store.shared import Store
 
 # The reply: the result, and the same packed for the cache of the machine that submitted it.
@@ -79,8 +80,8 @@ def _work(request: CompileRequest, overrides: Mapping[str, Any]) -> _Reply:
     """Build here; an executor's worker runs this function."""
     try:
         settings = Settings.from_environ().override(**overrides)
-        code = elsewhere.build(request, settings)
-        inputs = elsewhere.key_inputs(request, settings)
+        code = build(request, settings)
+        inputs = plan(request, settings).key_inputs
         return code, pages.pack(inputs, Store.open(settings))
     except RtcompileError as error:
         return unchained(error), None
@@ -90,7 +91,7 @@ def _keep(request: CompileRequest, overrides: Mapping[str, Any], packed: Page) -
     """Write a result to this machine's cache."""
     settings = Settings.from_environ().override(**overrides)
     store = Store.open(settings)
-    inputs = elsewhere.key_inputs(request, settings)
+    inputs = plan(request, settings).key_inputs
     if settings.jit and store.find(inputs) is None:
         pages.unpack(inputs, store, packed)
 

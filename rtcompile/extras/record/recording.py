@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
-from rtcompile.build.elsewhere import LinkInput, linker_input
-from rtcompile.build.elsewhere import options as compiler_options
+from rtcompile.build.plan import linker_input
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
 from rtcompile.named import NamedTuple
+from rtcompile.request import options as compiler_options
+from rtcompile.request.units import LinkInput
 from rtcompile.request.values import absolute, working_directory
 from rtcompile.request.values import path as checked_path
 

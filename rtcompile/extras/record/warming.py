@@ -12,7 +12,7 @@ from typing import Any
 
 import rtcompile
 from rtcompile import Arch, CompileRequest, InvalidRequest, ObjectCode, __version__
-from rtcompile.build import elsewhere
+from rtcompile.build.planned import add_to_index
 from rtcompile.extras.record.recording import Record, RecordedBuild
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
@@ -47,7 +47,7 @@ def warm(
         # With this entry of the index, the program's own request finds the build at once.
         requested, capability = build.requested(request)
         if requested is not None:
-            elsewhere.add_to_index(requested, capability)
+            add_to_index(requested, capability)
     failed = {i: o for i, o in enumerate(outcomes) if not isinstance(o, ObjectCode)}
     if failed:
         results = [None if i in failed else o for i, o in enumerate(outcomes)]
