@@ -48,7 +48,7 @@ def _clear(*_: object) -> _Result:
     )
 
 
-_COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_spared")
+_COUNTS = ("hits", "misses", "bytes_read", "seconds_waited", "seconds_saved")
 
 
 def _info(_: Namespace, store: Store) -> _Result:
@@ -72,7 +72,7 @@ def _info(_: Namespace, store: Store) -> _Result:
         lines.append(
             f"{name}: {counts['hits']:.0f} hits, {counts['misses']:.0f} misses, "
             f"{counts['bytes_read'] / 1e6:.1f} MB read, waited {counts['seconds_waited']:.1f} s, "
-            f"saved {counts['seconds_spared']:.1f} s"
+            f"saved {counts['seconds_saved']:.1f} s"
         )
     return fields, "\n".join(lines)
 

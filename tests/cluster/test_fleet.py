@@ -173,7 +173,7 @@ def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, run_json):
     current().report()  # counts nothing twice
     (counts,) = run_json("cache", "info")[1]["levels"].values()
     assert (counts["hits"], counts["misses"]) == (1, 0)
-    assert counts["seconds_spared"] == pytest.approx(code.build.compiled_in / 1e3, abs=0.001)
+    assert counts["seconds_saved"] == pytest.approx(code.build.compiled_in / 1e3, abs=0.001)
     assert current().levels[0].counts["seconds_waited"] > 0.0  # the journal has milliseconds
     assert 0.0 <= counts["seconds_waited"] <= code.build.milliseconds / 1e3 + 0.001
     assert counts["bytes_read"] > 1000

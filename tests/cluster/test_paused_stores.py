@@ -119,7 +119,7 @@ def test_a_store_that_costs_more_than_it_saves_is_paused_with_one_warning(there)
         _, queried = fleet_of([0.5] * 500, compiled=0.018, there=there)
     assert len(warned) == 1
     counts = queried.counts
-    assert counts["seconds_waited"] <= 1.5 + counts["seconds_spared"] + 1.0 * counts["pauses"]
+    assert counts["seconds_waited"] <= 1.5 + counts["seconds_saved"] + 1.0 * counts["pauses"]
     assert 2 <= counts["pauses"] < 6
 
 

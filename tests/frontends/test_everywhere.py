@@ -351,5 +351,5 @@ def test_the_time_saved_by_the_cache_is_reported(tmp_path, installed):
     listeners.remove(recorder.note)
 
     tally = Tally.read(str(log))
-    assert tally.builds[0]["spared"] > 0
+    assert tally.builds[0]["saved"] > 0
     assert tally.line().startswith("1 kernel: 1 from the cache, 0 built")

@@ -234,7 +234,7 @@ class Level:
         """Count a look-up that found a build, the milliseconds that its compile took, and the seconds waited."""
         saved = milliseconds / 1e3
         self.count("hits")
-        self.count("seconds_spared", saved)
+        self.count("seconds_saved", saved)
         if saved > waited:
             self._next_pause = _LEAST_PAUSE
         self._earn(saved)
@@ -253,7 +253,7 @@ class Level:
         with self._guard:
             self.credit = min(self.credit + seconds, _MOST_CREDIT)
             if self.credit <= 0 and self._clock() >= self._resumes_at:
-                cost, saved = (self.counts[f"seconds_{name}"] for name in ("waited", "spared"))
+                cost, saved = (self.counts[f"seconds_{name}"] for name in ("waited", "saved"))
                 self._pause(f"its replies cost {cost:.1f} s and saved {saved:.1f} s", silent=False)
 
     def count(self, name: str, number: float = 1) -> None:

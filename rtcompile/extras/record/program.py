@@ -185,7 +185,7 @@ class Recorder:
             "backend": build.backend,
             "hit": build.hit or "",
             "milliseconds": build.milliseconds,
-            "spared": build.compiled_in if build.hit else 0.0,
+            "saved": build.compiled_in if build.hit else 0.0,
         }
         self.append(["builds", use])
         if not self.record:
@@ -265,7 +265,7 @@ class Tally(NamedTuple):
         """Return one line: kernels, hits, builds, seconds saved."""
         built = [build for build in self.builds if not build["hit"]]
         spent = sum(build["milliseconds"] for build in built) / 1e3
-        spared = sum(build["spared"] for build in self.builds) / 1e3
+        saved = sum(build["saved"] for build in self.builds) / 1e3
         kernels = len(self.builds)
         shared = sum(build["hit"] == "remote" for build in self.builds)
         of_stores = f" ({shared} of them from shared stores)" if shared else ""
@@ -275,7 +275,7 @@ class Tally(NamedTuple):
             by_nvcc += ": try RTCOMPILE_FALLBACK=nvrtc-first"
         return (
             f"{kernels} kernel{'s' * (kernels != 1)}: {kernels - len(built)} from the cache{of_stores}, "
-            f"{len(built)} built in {spent:.1f} s; {spared:.1f} s of compiling saved{by_nvcc}"
+            f"{len(built)} built in {spent:.1f} s; {saved:.1f} s of compiling saved{by_nvcc}"
         )
 
 
