@@ -28,6 +28,8 @@ _NAMES = {
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
+    "extras.cluster.executors": "submit_to",
+    "extras.cluster.pages": "sharing",
     "extras.launching": "tensor_map",
     "extras.launching.launch": "launch",
     "extras.notebook": "load_ipython_extension",
@@ -56,8 +58,6 @@ _RESULTS = {
     "frontends.cupy_hook": "Installation",
     "request.object_code": "BuildInfo",
 }
-_SHARING = "rtcompile.extras.cluster.pages:sharing"  # see `store.shared.sharing`
-_EXECUTORS = "rtcompile.extras.cluster.executors:submit_to"  # of `compile_many`
 _HOME = {
     name: module
     for table in (_NAMES, _RESULTS)
@@ -70,7 +70,7 @@ _OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
 # For IPython, and for the core, which loads what few programs need.
 _NOT_LISTED = {
     *("load_ipython_extension", "launch", "symbols", "write_reproducer"),
-    *("first_wait", "shown_progress"),
+    *("first_wait", "sharing", "shown_progress", "submit_to"),
 }
 _OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 

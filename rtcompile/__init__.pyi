@@ -41,8 +41,6 @@ from rtcompile.request.values import Arch as Arch
 __version__: str
 
 _HOME: dict[str, str]
-_SHARING: str
-_EXECUTORS: str
 _TYPES: frozenset[str]
 
 def _load(name: str) -> object: ...

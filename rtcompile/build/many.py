@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import rtcompile
 from rtcompile.build import pipeline
 from rtcompile.errors import (
     BatchError,
@@ -61,11 +62,8 @@ def submit_many(
 def _submit_to(
     executor: Any, builds: Sequence[Any], overrides: Mapping[str, Any]
 ) -> Sequence[BuildFuture]:
-    from importlib.metadata import EntryPoint
-
-    from rtcompile import _EXECUTORS
-
-    submit_to = EntryPoint("executors", _EXECUTORS, "").load()(executor)
+    submit_to: Any = rtcompile._load("submit_to")
+    start = submit_to(executor)
     made = _builds(builds, overrides, elsewhere=True)
     # Do not also compile constructed kernels here.
     for item, build in zip(builds, made, strict=True):
@@ -73,7 +71,7 @@ def _submit_to(
             item._build.used = True
         if lookup.builds_ahead is not None:
             lookup.builds_ahead.leave(build.query)
-    return [submit_to(each.query.request, each.overrides) for each in made]
+    return [start(each.query.request, each.overrides) for each in made]
 
 
 def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:

@@ -6,7 +6,7 @@ import os
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rtcompile
 from rtcompile import toolkit
@@ -133,9 +133,8 @@ def in_shared_stores(query: Query) -> Found | None:
     """Return code of a shared store, after writing it to the local cache."""
     settings = query.settings
     if settings.remote and not settings.recompile:
-        from rtcompile.store import shared  # with the extra for stores
-
-        query.sharing = shared.sharing(query.plan.key_inputs, query.store)
+        sharing: Any = rtcompile._load("sharing")
+        query.sharing = sharing(query.plan.key_inputs, query.store)
     found = query.sharing and query.sharing.find()
     return None if found is None else _with_files(query, found)
 

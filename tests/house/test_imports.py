@@ -39,14 +39,19 @@ FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.spl
 # store, the listeners of builds, what records and executors need to repeat builds, a measured compile, the number of
 # the current device, the errors of launches, and the reader of machine code.
 PORTS = {
-    "store.shared": None,
+    "files.fileset": {"DIGESTS"},
+    "request.key": {"KeyInputs", "digest", "field", "is_portable", "may_travel"},
+    "request.object_code": {"MOST_LISTED", "Found", "Record", "decode_records", "encode_records"},
+    "settings": {"Settings", "cache_dir", "flag", "note", "seconds"},
+    "store.folder": {"Folder", "at_end"},
+    "store.locks": {"Busy"},
+    "store.store": {"Store", "object_file"},
     "lookup.find": {"listeners", "Listener"},
     "build.pipeline": {"build"},
     "build.plan": {"linker_input"},
     "build.planned": {"plan", "add_to_index"},
     "request.options": None,
     "request.units": {"LinkInput"},
-    "settings": {"Settings"},
     "build.measured": None,
     "frontends.lazy_code": {"ordinal"},
     "messages.loading": {"of_launch"},

@@ -75,7 +75,7 @@ def test_pyinstaller_is_told_of_the_extras_that_public_functions_need():
         patch.setitem(sys.modules, "PyInstaller.utils", SimpleNamespace())
         patch.setitem(sys.modules, "PyInstaller.utils.hooks", tools)
         exec(hook, found)
-    assert rtcompile._EXECUTORS.partition(":")[0] in found["hiddenimports"]
+    assert f"rtcompile.{rtcompile._HOME['submit_to']}" in found["hiddenimports"]
 
 
 def run(app: Path, path: str, cuda_home: Path | None) -> str:

@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 from rtcompile.errors import InvalidRequest
 from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
-from rtcompile.store.shared import flag, one_of, seconds
+from rtcompile.request.values import one_of
+from rtcompile.settings import flag, seconds
 
 # --- the clients' interface ---------------------------------------------------------------------
 

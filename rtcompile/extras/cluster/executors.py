@@ -16,7 +16,7 @@ from rtcompile.errors import shown, unchained
 from rtcompile.extras.cluster import pages
 from rtcompile.extras.cluster.pages import Page
 from rtcompile.settings import Settings
-from rtcompile.store.shared import Store
+from rtcompile.store.store import Store
 
 # The reply: the result, and the same packed for the cache of the machine that submitted it.
 _Reply = tuple[ObjectCode | RtcompileError, Page | None]

@@ -29,7 +29,8 @@ from rtcompile.extras.cluster.entries import (
     StoreError,
     first_line,
 )
-from rtcompile.store.shared import Folder, cache_dir, note
+from rtcompile.settings import cache_dir, note
+from rtcompile.store.folder import Folder
 
 FIRST_SECONDS = 1.0  # for the first reply, which includes connecting
 _FIRST_CREDIT, _TRIAL_CREDIT, _MOST_CREDIT = 1.0, 0.5, 10.0  # _TRIAL_CREDIT: after a pause

@@ -17,20 +17,18 @@ from itertools import chain
 
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.stores import StoreEntry, Stores, current
-from rtcompile.files import sealed
+from rtcompile.files import fileset, sealed
 from rtcompile.named import NamedTuple
-from rtcompile.store.shared import (
+from rtcompile.request import key as keys
+from rtcompile.request.key import KeyInputs
+from rtcompile.request.object_code import (
     MOST_LISTED,
     Found,
-    KeyInputs,
     Record,
-    Store,
     decode_records,
     encode_records,
-    fileset,
-    object_file,
 )
-from rtcompile.store.shared import key as keys
+from rtcompile.store.store import Store, object_file
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 
@@ -75,8 +73,8 @@ def _names(build: Record) -> tuple[object, ...]:
 
 
 def sharing(inputs: KeyInputs, store: Store) -> Sharing | None:
-    """Return a build as it is looked for in this process's stores; None if there are none."""
-    stores = current()
+    """Return a build as it is looked for in this process's stores; None if it cannot be shared, or there are none."""
+    stores = current() if keys.may_travel(inputs) else None
     return None if stores is None else Sharing(stores, inputs, store)
 
 

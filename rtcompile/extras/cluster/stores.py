@@ -35,11 +35,9 @@ from rtcompile.extras.cluster.entries import (
     read_keys,
 )
 from rtcompile.extras.cluster.level import Level
-from rtcompile.store.shared import (
-    Busy,
-    at_end,
-    note,
-)
+from rtcompile.settings import note
+from rtcompile.store.folder import at_end
+from rtcompile.store.locks import Busy
 
 _REPORT_SECONDS = 30.0
 _FLUSH_SECONDS = 2.0  # at the process's end

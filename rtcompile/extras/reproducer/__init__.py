@@ -16,7 +16,7 @@ from typing import Any
 from rtcompile import __version__
 from rtcompile.files import sealed
 from rtcompile.files.sealed import content_digest
-from rtcompile.store.shared import Folder
+from rtcompile.store.folder import Folder
 
 _MOST_FOLDERS = 20
 # Of the compiler's input: writing a longer one would exceed a caller's time limit.
