@@ -33,6 +33,10 @@ class RtcompileError(Exception):
     def __str__(self) -> str:
         return printable(super().__str__())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not every class has a constructor that takes `args`, and CuPy's classes pickle without our attributes.
+        return Exception.__new__, (type(self), *self.args), self.__dict__
+
     def styled(self) -> Styled:
         """Return the message as terminals and notebooks show it, as pieces of styled text."""
         first, newline, rest = str(self).partition("\n")
@@ -121,19 +125,12 @@ class _BuildError(RtcompileError):
         backend: str = "nvrtc",
     ) -> None:
         # CuPy's __init__ is not called: it would reset `args`, and this class sets the same fields.
-        Exception.__init__(self, msg)
         self._msg = printable(msg if isinstance(msg, str) else shown(msg))
+        Exception.__init__(self, self._msg)
         self.source = source
         self.name = name
         self.options = options
         self.backend = backend
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self._msg, self.source, self.name, self.options, self.backend)
-        return type(self), arguments, self.__dict__
-
-    def __str__(self) -> str:
-        return self._msg
 
 
 class ToolkitNotFound(_BuildError):
@@ -272,9 +269,6 @@ class BatchError(RtcompileError):
             lines.append(f"… and {len(errors) - _ERRORS_SHOWN} more in .errors")
         super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.errors, self.results, self.names)
-
 
 def printable(text: str) -> str:
     """Return text with its lone surrogates escaped: Python puts a path's non-UTF-8 bytes into them."""
@@ -312,9 +306,6 @@ class DriverError(RtcompileError):
         # CuPy's __init__ is not called: it would query the driver for the text that `msg` already contains.
         Exception.__init__(self, msg)
         self.status = status
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args[0], self.status)
 
 
 def adopt_cupy() -> None:

@@ -429,11 +429,8 @@ def _move_in(search: tuple[SearchDir, ...]) -> Callable[[str], str]:
 def _failure_text(failure: CompileFailure) -> str:
     import json
 
-    return json.dumps([_values(each) for each in (failure, failure.before) if each is not None])
-
-
-def _values(failure: CompileFailure) -> list[Any]:
-    return [failure.kind, failure.log, failure.command, failure.backend, failure.hints]
+    both = filter(None, (failure, failure.before))
+    return json.dumps([(f.kind, f.log, f.command, f.backend, f.hints) for f in both])
 
 
 def _failure(text: str) -> CompileFailure:
