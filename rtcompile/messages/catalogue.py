@@ -57,7 +57,7 @@ def _proved(
     is_only = isinstance(values, Mapping)
     for each in (values,) if isinstance(values, Mapping) else values:
         edited = each.get("edited", "")
-        if not (context.attempts and context.error and (edited or "adding" in each)):
+        if not (context.attempts and context.error.message and (edited or "adding" in each)):
             return each, ""
         if edited == context.source and "adding" not in each:
             if is_only:
@@ -136,14 +136,7 @@ def explain(
     if isinstance(message, Diagnostic):
         parts = [f"{message.file}: {message.message}", message.excerpt.partition("\n")[0]]
         subject = "\n".join([*parts, *(note.message for note in message.notes[:5])])
-        context = replace(
-            context,
-            line=message.line,
-            column=message.column,
-            excerpt=message.excerpt,
-            notes=message.notes,
-            error=message,
-        )
+        context = replace(context, error=message)
     if _is_unread(subject):  # an earlier error states why
         return None
     for known in MESSAGES:

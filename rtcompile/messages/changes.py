@@ -27,7 +27,7 @@ from rtcompile.request import cxx
 
 def in_line(context: BuildContext) -> BuildContext:
     """Return the message's caret in the line that the compiler printed."""
-    return replace(context, source=context.text, line=1)
+    return replace(context, source=context.text, error=replace(context.error, line=1))
 
 
 # --- The rows of ``changes.ini`` ----

@@ -84,14 +84,9 @@ class BuildContext:
     package_of: Callable[[str], Values | None] = lambda _: None
     # The functions that the compiler's headers declare, for names that are nearly right.
     device_names: Callable[[], Iterable[str]] = lambda: ()
-    # The message's line in `source`, its column, the compiler's excerpt, and its notes.
-    line: int = 0
-    column: int = 0
-    excerpt: str = ""
-    notes: tuple[Diagnostic, ...] = ()
-    # What compiles changed sources, and the message that a change should make go away.
+    error: Diagnostic = field(default=Diagnostic("note", ""))  # the message
+    # What compiles changed sources, one of which should make the message go away.
     attempts: Attempts | None = None
-    error: Diagnostic | None = None
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
@@ -100,19 +95,24 @@ class BuildContext:
         return f"{text} ({folder})" if folder else text
 
     @property
+    def line(self) -> int:
+        """Return the message's line in the source, 0 if it has none."""
+        return self.error.line
+
+    @property
     def text(self) -> str:
         """Return the line that the compiler printed."""
-        return self.excerpt.partition("\n")[0]
+        return self.error.excerpt.partition("\n")[0]
 
     @property
     def left(self) -> str:
         """Return what stands before the caret in that line."""
-        return self.text[: max(0, self.column - 1)]
+        return self.text[: max(0, self.error.column - 1)]
 
     @property
     def right(self) -> str:
         """Return what stands at the caret and behind it in that line."""
-        return self.text[max(0, self.column - 1) :]
+        return self.text[max(0, self.error.column - 1) :]
 
     @property
     def word(self) -> str:
@@ -135,7 +135,7 @@ class BuildContext:
         """Return the offset of the caret in the source."""
         end = len(self.source)  # a line of PTX may be none of the source's
         lines = self.source.split("\n")[: max(0, self.line - 1)]
-        at = sum(len(line) + 1 for line in lines) + max(0, self.column - 1)
+        at = sum(len(line) + 1 for line in lines) + max(0, self.error.column - 1)
         return min(at, end) if self.line else end
 
     @computed_once

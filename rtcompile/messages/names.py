@@ -365,7 +365,7 @@ def character(_: Match, context: BuildContext) -> Values | None:
         step = "Remove it"
     shown = odd if odd.isprintable() and not odd.isspace() else f"U+{ord(odd):04X}"
     whence = "" if odd.isascii() else ": it came with text copied from a document or a web page"
-    if odd == "\ufeff" and context.column <= 1:
+    if odd == "\ufeff" and context.error.column <= 1:
         whence = ": editors put this byte order mark at the start of a file"
         step = "Read the file with encoding='utf-8-sig', which leaves it out"
     return {"shown": shown, "name": name, "step": step, "whence": whence}

@@ -26,7 +26,9 @@ from rtcompile.request import cxx
 def assertion(_: Match, context: BuildContext) -> Values:
     """Return the condition of a static_assert, what its names stand for, and the line that says so."""
     condition = _condition(context)
-    frames = [n for n in context.notes if _INSTANCE.match(n.message) and "[with " in n.message]
+    frames = [
+        n for n in context.error.notes if _INSTANCE.match(n.message) and "[with " in n.message
+    ]
     known = {**dict(macros(context.options)), **(arguments(frames[0].message) if frames else {})}
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", condition))
     stated = {word: known[word] for word in words if word in known}
@@ -255,7 +257,7 @@ class _Call(NamedTuple):
 
 def _call(name: str, match: Match, context: BuildContext) -> _Call:
     """Return the call of a function at the message's caret."""
-    notes = "\n".join([match.string, *(note.message for note in context.notes)])
+    notes = "\n".join([match.string, *(note.message for note in context.error.notes)])
     given = re.search(r"argument types are: \(([^\n]*)\)", notes)
     types = [*filter(None, cxx.split(given[1]))] if given else None
     lists = re.findall(

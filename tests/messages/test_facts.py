@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from rtcompile.diagnostic import Diagnostic
 from rtcompile.files.headers import SearchDir
 from rtcompile.messages import catalogue, facts
 from rtcompile.messages.catalogue import MESSAGES
@@ -19,8 +20,7 @@ _KNOWN = BuildContext(
     versions={"nvrtc": "12.4.0"},
     search=(SearchDir("cudart", "/nowhere"),),
     source="#include <cute/tensor.hpp>",
-    line=1,
-    excerpt="#include <cute/tensor.hpp>\n^",
+    error=Diagnostic("error", "wrong", line=1, excerpt="#include <cute/tensor.hpp>\n^"),
     attempts=Attempts(lambda *_: None, "", (), 0),
 )
 
@@ -32,7 +32,8 @@ def test_a_section_is_silent_without_the_facts_that_it_needs(known):
     assert match is not None
     assert section.hint(match, _KNOWN) == "says"
     for name in known.needs:
-        assert section.hint(match, dataclasses.replace(_KNOWN, **{name: None})) == "", name
+        lacks = {"error": Diagnostic("error", "wrong")} if name == "line" else {name: None}
+        assert section.hint(match, dataclasses.replace(_KNOWN, **lacks)) == "", name
 
 
 @pytest.mark.parametrize("known", MESSAGES, ids=lambda known: known.id)
