@@ -312,16 +312,10 @@ def linker_input(item: Any, index: int) -> LinkInput | CompileRequest:
 def _file(path: str, index: int) -> LinkInput | CompileRequest:
     from rtcompile.cubin import kind_of
 
-    try:
-        data = sealed.read_given(path)
-    except OSError as error:
-        raise InvalidRequest(f"link[{index}]: cannot read {path!r}: {error}") from None
+    data = sealed.read_argument(path, f"link[{index}]: cannot read {path!r}")
     if path.endswith(_SOURCE_SUFFIXES):
         folder = os.path.dirname(absolute(path))
-        try:
-            source = data.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(f"link[{index}]: {path!r} is not valid UTF-8: {error}") from None
+        source = sealed.decoded(data, f"link[{index}]: {path}")
         return CompileRequest(source, name=os.path.basename(path), options=(f"-I{folder}",))
     kind = kind_of(data)
     if kind is None:

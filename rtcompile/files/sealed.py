@@ -167,13 +167,18 @@ def read_given(path: str) -> bytes:
         return file.read()
 
 
+def read_argument(file: str, which: str) -> bytes:
+    """Return the bytes of a regular file that an argument names; the error begins with `which` file it is."""
+    try:
+        return read_given(file)
+    except OSError as error:
+        why = error.strerror or str(error).removeprefix(f"{file} is ")
+        raise InvalidRequest(f"{which}: {why}") from None
+
+
 def read_text(file: str) -> str:
     """Return the text of a source, a regular file of UTF-8; errors begin with its path."""
-    try:
-        data = read_given(file)
-    except OSError as error:
-        raise InvalidRequest(f"{file}: {error.strerror or 'not a regular file'}") from None
-    return decoded(data, file)
+    return decoded(read_argument(file, file), file)
 
 
 def decoded(data: bytes, file: str) -> str:

@@ -21,6 +21,7 @@ from rtcompile.errors import (
     JitifyError,
     adopt_cupy,
 )
+from rtcompile.files.sealed import read_argument
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import Environment
@@ -160,17 +161,21 @@ class LazyCode:
 
     def absent(self, built: ObjectCode | None, kind: str, name: str, says: str = "") -> DriverError:
         """Return the error for a kernel or a variable that the code, None for a file's, lacks."""
-        from rtcompile.messages.loading import absent, contents
+        from rtcompile.messages.loading import absent
 
         message = absent(
             kind,
             name,
-            contents(self.path) if built is None else built.code,
+            self.contents() if built is None else built.code,
             program=self.program,
             source=self.arguments["code"] or "",
             lowered={} if built is None else built.lowered_names,
         )
         return DriverError(message + says, _NOT_FOUND)
+
+    def contents(self) -> bytes:
+        """Return the contents of a module's file."""
+        return read_argument(str(self.path), f"no module can be read from {self.path!r}")
 
     @property
     def program(self) -> str:

@@ -106,10 +106,9 @@ class BuildOwner:
     @public
     def report(self, block: int | None = None, *, dynamic_shared: int = 0) -> Report:
         """Return the resources of the kernel, or of each kernel of the module, as `ObjectCode.report` does."""
-        from rtcompile.messages.loading import contents
         from rtcompile.types import Report
 
-        code = self._build.object_code() or contents(self._build.path)
+        code = self._build.object_code() or self._build.contents()
         kernel = self.name if isinstance(self, cupy.RawKernel) else None
         return Report.of(code, kernel, block, dynamic_shared)
 

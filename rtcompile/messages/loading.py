@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from rtcompile.cubin import Elf, demangled, kernel_symbols, simple_name, variable_symbols
-from rtcompile.errors import DriverError, InvalidRequest, RtcompileError, warn
+from rtcompile.errors import DriverError, RtcompileError, warn
+from rtcompile.files.sealed import read_argument
 from rtcompile.lookup import find as lookup
 from rtcompile.request import cxx
 from rtcompile.request.object_code import KERNEL_MARKS, ObjectCode
@@ -149,7 +150,7 @@ def of_load(error: Any, program: str, code: bytes | str = b"") -> DriverError:
     if isinstance(code, str):
         path, code = code, b""
         with suppress(RtcompileError):  # the driver's message names a file that does not exist
-            code = contents(path)
+            code = read_argument(path, path)
     arch: Arch | None
     try:
         arch = Elf(code).arch()
@@ -184,12 +185,3 @@ def of_launch(kernel: Any, message: str, status: int, block: Any, shared: Any) -
     hint = " ".join(problems) or catalogue.hint_for(message)
     first = f"the launch of {kernel.name} was rejected: {message}"
     return DriverError(f"{first}\n  hint: {hint}" if hint else first, status)
-
-
-def contents(path: str | None) -> bytes:
-    """Return the contents of a module's file."""
-    try:
-        with open(path or "", "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidRequest(f"no module can be read from {path!r}: {error.strerror}") from None

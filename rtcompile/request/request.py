@@ -6,7 +6,7 @@ import os
 from _collections_abc import Mapping  # `collections.abc` is the same, and loads `collections`
 
 from rtcompile.errors import InvalidRequest, shown
-from rtcompile.files.sealed import content_digest, read_given
+from rtcompile.files.sealed import content_digest, read_argument
 from rtcompile.named import computed_once
 from rtcompile.request.object_code import TARGETS, ObjectCode
 from rtcompile.request.values import Arch, Value, items, one_of, strings, text, truth
@@ -249,10 +249,7 @@ def _plain(item: Any, name: str) -> Any:
             f"{', '.join(LINKED_KINDS)} can be linked"
         )
     if isinstance(code, (str, os.PathLike)):
-        try:
-            code = read_given(os.fspath(code))
-        except OSError as error:
-            raise InvalidRequest(f"{name}: cannot read {shown(code)}: {error}") from None
+        code = read_argument(os.fspath(code), f"{name}: cannot read {shown(code)}")
     if not isinstance(code, (bytes, bytearray, memoryview)):
         raise InvalidRequest(
             f"{name} is a {type(item).__name__} whose code is {shown(code)}, not bytes"
