@@ -54,21 +54,16 @@ def _measured(limits: Limits, plan: Plan) -> Measured | CompileFailure:
     library = plan.toolchain.require_nvrtc()
     unit = miss.unit_for_nvrtc(plan, plan.request.name_expressions)
     begin = time.monotonic()
-    reply = nvrtc.observe(unit, library, limits)
+    outcome = nvrtc.compile(unit, library, limits=limits, search=plan.search)
     milliseconds = (time.monotonic() - begin) * 1e3
-    if isinstance(reply, CompileFailure):
-        return reply
-    if reply["error"]:
-        log, busy = reply["log"], reply["busy"]
-        return CompileFailure(
-            reply["error"], log, unit.flags, "nvrtc", milliseconds=milliseconds, busy=busy
-        )
+    if isinstance(outcome, CompileFailure):
+        return outcome
     traced = nvrtc.observe(unit, library, limits, traced=True)
     return Measured(
         os.path.basename(plan.key_inputs.name),
         str(plan.choice.arch),
         f"nvrtc {library.version}",
         milliseconds,
-        reply["milliseconds"],
+        outcome.milliseconds,
         [] if isinstance(traced, CompileFailure) else traced["events"],
     )

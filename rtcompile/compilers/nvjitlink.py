@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rtcompile.request.options import Options
     from rtcompile.toolkit.model import Library, Toolchain
 
-_WORKER = "rtcompile.workers.libraries"
 # Formats whose magic bytes do not show whether they contain LTO-IR.
 _CONTAINERS = ("fatbin", "object", "archive")
 _WANTS_DEVICE_RUNTIME = re.compile(
@@ -95,9 +94,7 @@ def _link(
         "options": list(flags),
         "target": target,
     }
-    outcome = pool.run(
-        pool.Job(f"{_WORKER}:link", job, f"{_WORKER}:load_linker {linker.path}"), limits
-    )
+    outcome = pool.run(pool.Job("rtcompile.workers.libraries:link", job, linker.path), limits)
     if isinstance(outcome, pool.Crash):
         # A name can be any text, so a reproducer's files are numbered.
         files = {f"{at}.{given.kind}": given.data for at, given in enumerate(inputs)}

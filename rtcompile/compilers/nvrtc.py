@@ -16,7 +16,7 @@ from rtcompile.files.sealed import content_digest
 from rtcompile.request import cxx
 from rtcompile.request.key import digest, field, fields
 from rtcompile.request.units import Compiled, CompileFailure, Limits, TranslationUnit
-from rtcompile.workers import pool, process
+from rtcompile.workers import pool
 
 if TYPE_CHECKING:
     from rtcompile.compilers.pch import Prefix, PrefixRecord
@@ -188,8 +188,8 @@ def is_forgotten(options: tuple[str, ...]) -> bool:
 
 def job_of(library: Library, arguments: dict[str, Any], *, reusable: bool = False) -> pool.Job:
     """Return the job that compiles a unit in a worker with this library."""
-    loads = f"{process.NVRTC} {library.to_load()}"
-    return pool.Job("rtcompile.workers.libraries:compile_unit", arguments, loads, reusable)
+    function = "rtcompile.workers.libraries:compile_unit"
+    return pool.Job(function, arguments, library.to_load(), reusable)
 
 
 def _own_options(unit: TranslationUnit, library: Library) -> tuple[str, ...]:

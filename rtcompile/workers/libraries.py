@@ -37,13 +37,15 @@ _is_observed = False  # whether `probes` intercepts all file accesses of this li
 
 
 def load(argument: str) -> None:
-    """Open the libraries, NVRTC last, before any fork."""
+    """Open the linker, or the libraries of a compiler, NVRTC last, before any fork."""
     # NVRTC finds its builtins by bare name only if they are loaded already. The identity of the files follows a
     # newline, so a replaced library is loaded in a new zygote.
     global _library, _is_observed
     paths, _, _ = argument.partition("\n")
     for path in paths.split(os.pathsep):
         _library = ctypes.CDLL(path)
+    if hasattr(_library, "nvJitLinkCreate"):
+        return
     _library.nvrtcGetErrorString.restype = ctypes.c_char_p
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
@@ -296,12 +298,6 @@ _LINK_ERRORS = (
     " UNRECOGNIZED_INPUT FINALIZE NULL_INPUT INCOMPATIBLE_OPTIONS INCORRECT_INPUT_TYPE ARCH_MISMATCH"
     " OUTDATED_LIBRARY MISSING_FATBIN UNRECOGNIZED_ARCH UNSUPPORTED_ARCH LTO_NOT_ENABLED"
 )
-
-
-def load_linker(path: str) -> None:
-    """Open the linker of this path, before any fork."""
-    global _library
-    _library = ctypes.CDLL(path)
 
 
 def link(job: dict[str, Any]) -> dict[str, Any]:

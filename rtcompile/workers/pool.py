@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
     function: str
     arguments: Mapping[str, Any]
-    # "module:function argument": the zygote calls it once, to load a library, and runs only jobs with the same text.
+    # What `libraries.load` opens; the zygote does that once, and runs only jobs with the same text.
     loads: str = ""
     # It may run in a process that has run such jobs before (see `zygote`). Its value then has "well" (the process
     # may be reused) and "doubtful" (a new process may give another value). A job with limits always gets a new

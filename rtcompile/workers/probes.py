@@ -54,11 +54,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "realpath": (_P, (_S, _P), 0),
 }
 
-# Offset of `st_mode` in C's `struct stat`, by machine.
-_MODE_OFFSETS = {"x86_64": 24, "aarch64": 16}
-
 _libc: Any = None
-_mode_offset = 0
 _callbacks: list[Any] = []  # they must outlive the library's use of them
 _job: Any = None  # the `_Observation` of the running compile
 
@@ -182,7 +178,7 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
     if name.startswith("open") and name != "opendir":
         return lambda *given: _open(real, given, given[1] & (os.O_WRONLY | os.O_RDWR), None)
     if "stat" in name:
-        return lambda *given: _stat(real, given, path_at)
+        return lambda *given: _stat(real, given, given[path_at])
 
     def other(*given: Any) -> Any:
         result, path = real(*given), given[path_at]
@@ -197,41 +193,30 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
     return other
 
 
-_ABSENT = -1
-
-
 def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen: Any) -> Any:
     job, path = _job, given[0]
     if job is None or writes:
         return real(*given)
     if job.is_ours(path):
         found = real(*given)
-        job.note_ours(path, found not in (None, _ABSENT))
+        job.note_ours(path, found not in (None, -1))
         return found
-    descriptor = _descriptor(job, path)
-    if descriptor is None:
-        return real(*given)
-    if fdopen is None:
-        return descriptor
-    return None if descriptor == _ABSENT else fdopen(descriptor, b"r")
-
-
-def _descriptor(job: Any, path: bytes) -> int | None:
-    """Return a descriptor, `_ABSENT` with errno set, or None if libc should open the file."""
     try:
-        return job.open(path)  # type: ignore[no-any-return]
+        descriptor = job.open(path)
     except OSError as error:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             job.doubt(f"{os.fsdecode(path)} may not be read: {error.strerror}")
         else:
             job.absent[path] = None
         ctypes.set_errno(error.errno or 2)
-        return _ABSENT
+        return None if fdopen else -1
+    if descriptor is None:
+        return real(*given)
+    return fdopen(descriptor, b"r") if fdopen else descriptor
 
 
-def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any:
-    job, path = _job, given[path_at]
-    result = real(*given)
+def _stat(real: Callable[..., Any], given: tuple[Any, ...], path: bytes) -> Any:
+    job, result = _job, real(*given)
     if job is None or path in job.opened:
         pass
     elif job.is_ours(path):
@@ -239,8 +224,7 @@ def _stat(real: Callable[..., Any], given: tuple[Any, ...], path_at: int) -> Any
     elif result:
         job.absent[path] = None
     else:
-        mode = ctypes.c_uint32.from_address(given[path_at + 1] + _mode_offset).value
-        (job.folders if stat.S_ISDIR(mode) else job.files)[path] = None
+        (job.folders if os.path.isdir(path) else job.files)[path] = None
     return result
 
 
@@ -252,13 +236,12 @@ _PT_DYNAMIC = 2
 
 def install(library: ctypes.CDLL) -> bool:
     """Redirect the PLT slots of a loaded library to the callbacks; False if anything is unexpected."""
-    global _libc, _mode_offset
+    global _libc
     _libc = libc = ctypes.CDLL(None, use_errno=True)
     libc.fdopen.restype = _P
     libc.fdopen.argtypes = (_I, _S)
-    _mode_offset = _MODE_OFFSETS.get(os.uname().machine, 0)
     found = slots(library)
-    if not _mode_offset or "fopen" not in found or not ("__xstat" in found or "stat" in found):
+    if "fopen" not in found or not ("__xstat" in found or "stat" in found):
         return False
     for name, slot in found.items():
         if (function := _FUNCTIONS.get(name.removesuffix("64"))) is None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar
 
 IDLE_SECONDS = 300.0
-NVRTC = "rtcompile.workers.libraries:load"  # prepares a zygote for NVRTC
 SIGNALS = tuple(number for number in range(1, 32) if number not in (9, 19))  # not KILL, STOP
 # An empty module replaces the package, so its `__init__` and imports are not loaded.
 _BARE = (
@@ -152,7 +151,7 @@ def start(loads: str = "") -> None:
             ZygoteProcess()
         for zygote in ZygoteProcess.alive:
             if loads and zygote.loads is None:
-                zygote.load(f"{NVRTC} {loads}")
+                zygote.load(loads)
 
 
 def zygote_for(loads: str) -> ZygoteProcess:

@@ -90,8 +90,7 @@ class Zygote:
             # if it is longer than some 120 bytes.
             os.environ["TMPDIR"] = "."
         if self.loads:
-            function, _, argument = self.loads.partition(" ")
-            resolve(function)(argument)
+            resolve("rtcompile.workers.libraries:load")(self.loads)
             self.loads = ""
         return self.scratch
 

@@ -158,7 +158,7 @@ def test_an_inputs_name_stays_valid_during_the_link(make, toolchain, tmp_path):
 import sys
 from rtcompile.workers import libraries
 path, code = sys.argv[1:]
-libraries.load_linker(path)
+libraries.load(path)
 call = libraries._call
 others = []
 def reusing_memory(name, *arguments):

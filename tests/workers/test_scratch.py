@@ -14,7 +14,6 @@ from rtcompile import toolkit
 from rtcompile.request.units import Limits
 from rtcompile.workers import system as scratch
 from rtcompile.workers.pool import Job, JobResult
-from rtcompile.workers.process import NVRTC
 from rtcompile.workers.system import Scratch
 from tests.jobs import Pool
 from tests.processes import python
@@ -93,7 +92,7 @@ def test_a_temporary_folder_is_removed_with_its_process(parent):
 @pytest.mark.needs_compiler
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["no library", "NVRTC"])
 def test_a_pool_survives_emptying_tmpdir(parent, is_loaded):
-    loads = f"{NVRTC} {toolkit.current().require_nvrtc().to_load()}" if is_loaded else ""
+    loads = toolkit.current().require_nvrtc().to_load() if is_loaded else ""
     job = {"command": ["/bin/true"], "environ": {}, "files": {}, "results": []}
     pool = Pool(jobs=1)
     try:
