@@ -43,7 +43,6 @@ class _Constructed(Build):
 
     owner: Callable[[], object | None]
     directory: str | None  # the working directory, when it was queued
-    is_wanted: bool = False
     began: float = 0.0  # 0 while it does not run
     seconds: float = 0.0  # that it ran before
     warnings: list[str] = field(default_factory=list)
@@ -87,7 +86,7 @@ class Ahead(Batch):
         """Queue a build that no level has, if it is still `expected`."""
         query.quiet = True
         future = BuildFuture(yields=True)
-        build = _Constructed(query, {}, future, owner=owner, directory=thread.directory)
+        build = _Constructed(query, future, owner=owner, directory=thread.directory)
         with self._guard:
             if self._has_ended or query.identity in self.kept or expected() is None:
                 return
@@ -125,7 +124,6 @@ class Ahead(Batch):
             if not (build.began or build.future.done()) or query.settings != build.query.settings:
                 self._give_up(query.identity)
                 return None
-            build.is_wanted = True
             build.future._cancellation.yields = False
             del self.kept[query.identity]
             self._taken += not waits
@@ -199,15 +197,15 @@ class Ahead(Batch):
         with self._guard:
             goes_on = self._spent() <= self._allowed()
         # A build that a caller waits for, and that lost its slot to another job, comes first.
-        if goes_on or any(isinstance(b, _Constructed) and b.is_wanted for b in list(self._left)):
+        if goes_on or any(not b.future._cancellation.yields for b in list(self._left)):
             return super()._next()
         return None
 
     def _do(self, build: Build) -> None:
         super()._do(build)
-        assert isinstance(build, _Constructed)
         if not build.future.done():  # another job has its slot, or too many builds are unused
-            build.future._cancellation = pool.Cancellation(yields=not build.is_wanted)
+            yields = build.future._cancellation.yields
+            build.future._cancellation = pool.Cancellation(yields=yields)
             with self._looking:
                 self._left.appendleft(build)
 

@@ -7,11 +7,10 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from rtcompile.build import pipeline, planned
 from rtcompile.errors import RtcompileError, public, unchained
@@ -70,10 +69,9 @@ class BuildFuture(Future[ObjectCode]):
 
 @dataclass(eq=False)
 class Build:
-    """One build of a batch; `overrides` are arguments that take precedence over the settings."""
+    """One build of a batch."""
 
     query: Query
-    overrides: Mapping[str, Any]
     future: BuildFuture = field(default_factory=BuildFuture)
     was_looked_for: bool = False
     was_put_off: bool = False  # since another process or node was building it

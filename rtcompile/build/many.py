@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-    from rtcompile.build.batch import Build, BuildFuture
+    from rtcompile.build.batch import BuildFuture
+    from rtcompile.lookup.find import Query
     from rtcompile.request.values import Fallback
     from rtcompile.settings import Settings
 
@@ -64,24 +65,24 @@ def _submit_to(
 ) -> Sequence[BuildFuture]:
     submit_to: Any = rtcompile._load("submit_to")
     start = submit_to(executor)
-    made = _builds(builds, overrides, elsewhere=True)
+    queries = _queries(builds, overrides, elsewhere=True)
     # Do not also compile constructed kernels here.
-    for item, build in zip(builds, made, strict=True):
+    for item, (query, _) in zip(builds, queries, strict=True):
         if not isinstance(item, CompileRequest):
             item._build.used = True
         if lookup.builds_ahead is not None:
-            lookup.builds_ahead.leave(build.query)
-    return [start(each.query.request, each.overrides) for each in made]
+            lookup.builds_ahead.leave(query)
+    return [start(query.request, given) for query, given in queries]
 
 
 def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
     """Start many builds as `submit_many` does, for a caller that itself says which kernels the codes have."""
     if inside := inside_import():  # its threads would wait for that import
         raise inside
-    from rtcompile.build.batch import Batch
+    from rtcompile.build.batch import Batch, Build
 
     # Here and not in the threads: the current device is the caller's.
-    made = _builds(builds, overrides)
+    made = [Build(query) for query, _ in _queries(builds, overrides)]
     futures = [build.future for build in made]
     try:
         Batch(made).start()
@@ -279,14 +280,13 @@ def requests_in(
         yield request, environment.override(**given), given
 
 
-def _builds(
+def _queries(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
-) -> list[Build]:
-    """Return the builds of a batch; on other machines (`elsewhere`) their device may determine the architecture."""
+) -> list[tuple[Query, Mapping[str, Any]]]:
+    """Return the queries and overrides of a batch; on other machines (`elsewhere`) the device may decide the architecture."""
     from contextlib import suppress
 
     from rtcompile.build import planned
-    from rtcompile.build.batch import Build
     from rtcompile.errors import ToolkitNotFound, UnsupportedArch
 
     made = []
@@ -297,5 +297,5 @@ def _builds(
             with suppress(ToolkitNotFound, *(UnsupportedArch,) * elsewhere):
                 choice = planned.plan(request.replace(link=()), settings).choice
                 query.request = request.replace(arch=choice.arch, target=choice.target)
-        made.append(Build(query, given))
+        made.append((query, given))
     return made

@@ -117,25 +117,19 @@ class Miss:
 
     def turned(self, attempt: Attempt, failure: CompileFailure) -> tuple[Attempt, str]:
         """Return NVCC's attempt after a failure of NVRTC, and the reason; raise if NVCC is not to build the code."""
-        decision = self._after_nvrtc(failure)
-        may_turn = failure.kind == "error" and self.plan.key_inputs.backend in EITHER
-        if not (decision.action == "nvcc" and may_turn):
+        from rtcompile.messages.fallback import Decision
+
+        decision, backend = self._decide(failure), self.plan.key_inputs.backend
+        if backend == "nvrtc-first" and not plans.lack_of_nvcc(self.plan):
+            reason = "backend='nvcc' was requested, and NVRTC rejects the source"
+            decision = decision if decision.action == "nvcc" else Decision("nvcc", reason)
+        if decision.action != "nvcc" or failure.kind != "error" or backend not in EITHER:
             raise self._refused(attempt, failure)
         for_nvcc = attempt.adding(decision)
         if plans.lack_of_nvcc(self.plan):
             raise self._refused(for_nvcc, failure, decision.reason, by_nvrtc=attempt.plan)
         self._remember(for_nvcc, failure, decision.reason)
         return for_nvcc, decision.reason
-
-    def _after_nvrtc(self, failure: CompileFailure) -> Decision:
-        """Decide whether NVCC compiles a source that NVRTC rejected; with ``"nvrtc-first"`` it always does."""
-        decision = self._decide(failure)
-        is_first = self.plan.key_inputs.backend == "nvrtc-first"
-        if not is_first or decision.action == "nvcc" or plans.lack_of_nvcc(self.plan):
-            return decision
-        from rtcompile.messages.fallback import Decision
-
-        return Decision("nvcc", "backend='nvcc' was requested, and NVRTC rejects the source")
 
     def _saved(self, milliseconds: float) -> str:
         """Return a note of how much shorter NVRTC's build was than NVCC's, if the cache has NVCC's too."""

@@ -17,6 +17,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import CHECK_SECONDS
+from rtcompile.lookup.find import Query, query_of
 from rtcompile.named import NamedTuple
 from rtcompile.request import arch as archs
 from rtcompile.request import options as compiler_options
@@ -260,7 +261,7 @@ def source_path(request: CompileRequest, settings: Settings) -> str:
 
 # --- The elements of `link=` as named bytes for the linker --------------------------------------------
 
-_Build = Callable[[CompileRequest, Settings], ObjectCode]
+_Build = Callable[[Query], ObjectCode]
 _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
 
@@ -287,7 +288,7 @@ def linker_inputs(
             link=(),
             may_pass_over_arch=request.may_pass_over_arch,
         )
-        code = build(unit, settings)
+        code = build(query_of(unit, settings))
         found.append(LinkInput(code.kind, item.name, code.code))
         files = files.joined(files_of(code.build) or FileSet(uncacheable="unknown files"))
     return tuple(found), files

@@ -220,16 +220,11 @@ def plan_of(query: Query) -> Plan:
         settings = query.settings
         for_links = settings._replace(jit=False) if query.only_cached else settings
         request = with_headers(query.request)
-        inputs = partial(plans.linker_inputs, request, for_links, _linked) if request.link else None
+        inputs = partial(plans.linker_inputs, request, for_links, compile) if request.link else None
         query.plan = plans.plan(request, settings, query.capability, inputs)
         query.store = Store.open(settings)
     decided: Plan = query.plan
     return decided
-
-
-def _linked(request: CompileRequest, settings: Settings) -> ObjectCode:
-    """Return the code of a source in ``link=``, which is a separate request."""
-    return compile(query_of(request, settings))
 
 
 def plan(request: CompileRequest, settings: Settings) -> Plan:
