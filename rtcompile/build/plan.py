@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcompile import toolkit
 from rtcompile.errors import InvalidRequest, UnsupportedArch, own, shown, warn
-from rtcompile.files import headers, sealed
+from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import SearchDir
 from rtcompile.files.sealed import content_digest
@@ -161,10 +161,7 @@ def own_directories(options: Options, *, last: bool = False) -> tuple[SearchDir,
     label, paths = ("user-last", options.last_dirs) if last else ("user", options.include_dirs)
     if not paths:
         return ()
-    return tuple(
-        SearchDir(headers.label(path) or f"{label}{index}", absolute(path))
-        for index, path in enumerate(paths)
-    )
+    return tuple(SearchDir(f"{label}{index}", absolute(path)) for index, path in enumerate(paths))
 
 
 def _version(backend: str, toolchain: Toolchain, settings: Settings) -> tuple[int, int]:

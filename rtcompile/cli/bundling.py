@@ -20,9 +20,9 @@ from rtcompile.cli import BUNDLE_ACTIONS, output
 from rtcompile.cli.running import record_of
 from rtcompile.errors import InvalidRequest, JitDisabled, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
-from rtcompile.files import headers, sealed
+from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
-from rtcompile.files.headers import SearchDir, relative_to
+from rtcompile.files.headers import FOLDER, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import bundles
 from rtcompile.lookup.bundles import Bundle, Extent, Row, Search, UnusableError
@@ -311,7 +311,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     if known is None or any(isinstance(each, CompileRequest) for each in linked):
         raise UnbundleableError("link= contains sources; compile them and link the results")
     key, shape = known
-    own = {each.path for each in plan.search if each.is_own and not headers.label(each.path)}
+    own = {each.path for each in plan.search if each.is_own and not each.path.startswith(FOLDER)}
     if own != {*shape.folders}:
         raise UnbundleableError(
             f"its folders {', '.join(own)} are not plain; give each as -I/folder"

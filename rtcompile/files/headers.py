@@ -169,7 +169,6 @@ def _is_in_image(mtime_ns: int, ctime_ns: int) -> bool:
 FOLDER = "/rtcompile-headers/"
 IN_JOB = FOLDER.lstrip("/")
 
-LABEL = "user-texts"
 _DIGITS = 32
 
 
@@ -179,11 +178,6 @@ def folder(headers: tuple[tuple[str, str], ...]) -> str:
     parts = [part.encode() for pair in headers for part in pair]
     digest = content_digest(b"".join(b"%d:%s;" % (len(part), part) for part in parts))
     return FOLDER + digest[:_DIGITS]
-
-
-def label(directory: str) -> str:
-    """Return the label of the virtual folder's search directory; ``""`` for any other directory."""
-    return LABEL if directory.startswith(FOLDER) else ""
 
 
 def paths(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

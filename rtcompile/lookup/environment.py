@@ -100,7 +100,6 @@ class Environment:
         # `os.environb` keeps the variables in this dictionary, which is not documented.
         self._everything = dict(getattr(os.environb, "_data", os.environb))
         self._values = values = tuple(map(self._everything.get, _NAMES))
-        self._variables: dict[str, str] = {}
         for name in self._everything:
             if name[:10] == b"RTCOMPILE_" and name not in _known and not name.startswith(_OTHERS):
                 _warn_of(name)
@@ -146,10 +145,7 @@ class Environment:
     @property
     def variables(self) -> Mapping[str, str]:
         """All variables of the process, as text."""
-        if not self._variables:
-            given = self._everything.items()
-            self._variables = {os.fsdecode(name): os.fsdecode(value) for name, value in given}
-        return self._variables
+        return {os.fsdecode(n): os.fsdecode(value) for n, value in self._everything.items()}
 
     @property
     def settings(self) -> Settings:
