@@ -200,9 +200,10 @@ class Folder:
             path = folder.prefix + JOURNAL
             descriptor = os.open(path, flags, 0o600, dir_fd=folder.descriptor)
         journal = FileIO(descriptor, "r+")
-        until = time.monotonic() + _MOST_WAITED_SECONDS
-        while not _lock(descriptor, exclusive=exclusive) and time.monotonic() < until:
-            time.sleep(0.001)
+        try:
+            lock(descriptor, _MOST_WAITED_SECONDS, exclusive=exclusive)
+        except OSError:  # the file system has no locks
+            pass
         return journal
 
     def listing(self, kind: str) -> list[tuple[str, os.stat_result]]:
@@ -322,17 +323,21 @@ def _log_all() -> None:
             Folder(path).log(counts)
 
 
-def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Lock the journal and return whether that worked; True if the file system has no locks."""
+def lock(descriptor: int, seconds: float, *, exclusive: bool = True) -> bool:
+    """Lock a file and return whether that worked in time; raise OSError if the file system has no locks."""
     import fcntl
 
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while True:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(pause)  # a blocking flock has no timeout
+        pause = min(2 * pause, 0.02)  # many processes of a node may be waiting
 
 
 def _contents(journal: FileIO) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from rtcompile import forks
 from rtcompile.errors import warn
 from rtcompile.files import sealed
+from rtcompile.store.folder import lock
 
 
 class Busy(Exception):
@@ -118,25 +118,16 @@ def _take(
     """Take the lock as `machine_wide` does, if that is possible, and list its descriptor in `taken`."""
     if not _locks_work(os.path.dirname(path)):
         return
-    deadline = time.monotonic() + timeout
-    pause = 0.001
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError:
         return
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _held.add(descriptor)
-                taken[here] = descriptor
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    break
-            time.sleep(pause)  # a blocking flock has no timeout
-            pause = min(2 * pause, 0.02)  # many processes of a node may be waiting
+        if lock(descriptor, timeout):
+            _held.add(descriptor)
+            taken[here] = descriptor
+            return
     except OSError:
         pass
     except BaseException:
@@ -147,12 +138,12 @@ def _take(
 
 
 @contextmanager
-def held_by_thread(lock: Any, timeout: float | None = None) -> Iterator[bool]:
+def held_by_thread(guard: Any, timeout: float | None = None) -> Iterator[bool]:
     """Hold a reentrant lock against other threads; yield whether it could be locked in time."""
     # If an interrupt left it locked, its thread can lock it again.
     most = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
     try:
-        yield lock.acquire(timeout=most)
+        yield guard.acquire(timeout=most)
     finally:
         with suppress(RuntimeError):  # another thread took longer
-            lock.release()
+            guard.release()
