@@ -183,8 +183,11 @@ class Environment:
         self._checked = now
         return self._signature
 
-    def note(self, fields: Sequence[bytes]) -> None:
-        """Set this environment's toolchain: the results of `packed`, the toolchain, and the devices' capability."""
+    def note(self, fields: Sequence[bytes], *, writes: bool = False) -> None:
+        """Set this environment's toolchain: the results of `packed`, the toolchain, and the devices' capability.
+
+        If it `writes`, later processes find it too, unless the folder or RTCOMPILE_JIT=0 forbids that.
+        """
         self.toolchain = fields
         now = versioned_digest("toolchain", [self.toolchain_key, *fields[:2], fields[3]])
         if now != self._signature:
@@ -194,12 +197,8 @@ class Environment:
         self.capability = tuple(fields[4])
         self._path_folders = None
         self._checked = float("-inf")
-
-    def remember(self, fields: Sequence[bytes]) -> None:
-        """Note a toolchain, and write its file by rename, unless the folder or RTCOMPILE_JIT=0 forbids it."""
-        self.note(fields)
         settings = self.usable_settings
-        if self._problem is None and settings.cache_on_disk and settings.jit:
+        if writes and self._problem is None and settings.cache_on_disk and settings.jit:
             try:
                 self.folder.prepare()
                 data = sealed.seal(SEAL, self.toolchain_key, fields)

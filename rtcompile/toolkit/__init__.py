@@ -18,7 +18,7 @@ from typing import Any
 from rtcompile import forks
 from rtcompile.files.headers import SearchDir
 from rtcompile.lookup import environment as environments
-from rtcompile.lookup.environment import CHECK_SECONDS, Environment, signature
+from rtcompile.lookup.environment import CHECK_SECONDS, signature
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Executable, Library, Toolchain, architectures, unpack
 
@@ -61,7 +61,7 @@ def _known(trusted: float = 0.0) -> Toolchain | None:
             return None  # NVRTC's own headers were evicted, or the file is damaged
     _decoded[key] = fields, found
     if fields is not here.toolchain:  # this cache, perhaps another one, lacks the result
-        _remember(here, found, fields)
+        here.note(fields, writes=not found.doubts)
     return found
 
 
@@ -80,7 +80,8 @@ def remember_device(capability: tuple[int, int]) -> None:
     """Remember the compute capability of this machine's devices, also for later processes."""
     toolchain, here = current(), environments.current()
     if here.capability != capability and here.toolchain is not None:
-        _remember(here, toolchain, [*here.toolchain[:4], bytes(capability)])
+        fields = [*here.toolchain[:4], bytes(capability)]
+        here.note(fields, writes=not toolchain.doubts)
 
 
 def _searched() -> Toolchain:
@@ -105,18 +106,11 @@ def _searched() -> Toolchain:
     files = environments.packed({path: signature(path) for path in toolchain.depends}, loads)
     plain = [dict(part) if isinstance(part, Mapping) else part for part in toolchain]
     text = json.dumps(plain).encode("utf-8", "surrogateescape")  # named tuples become lists
-    _remember(here, toolchain, [*files, text, bytes(here.capability)])
+    # A program that did not respond may do so in the next process, when the machine is less busy.
+    here.note([*files, text, bytes(here.capability)], writes=not toolchain.doubts)
     here.signature()  # From now on, a newly installed program on PATH is noticed.
     # A signal handler may have interrupted the search and found the toolchain first.
     return _known(CHECK_SECONDS) or toolchain
-
-
-def _remember(here: Environment, toolchain: Toolchain, fields: Sequence[bytes]) -> None:
-    if toolchain.doubts:
-        # A program that did not respond may do so in the next process, when the machine is less busy.
-        here.note(fields)
-    else:
-        here.remember(fields)
 
 
 def _editable_cupy(site_dirs: Sequence[str]) -> Sequence[str]:
