@@ -114,12 +114,10 @@ class Ahead(Batch):
 
         With `waits`, wait for a running build; the caller does a build that has not started.
         """
-        build = None if query.quiet else self.kept.get(query.identity)
-        if build is None or not (waits or build.future.done()):
-            return None
         with self._guard:
-            if self.kept.get(query.identity) is not build:
-                return None  # another thread has just taken it
+            build = None if query.quiet else self.kept.get(query.identity)
+            if build is None or not (waits or build.future.done()):
+                return None
             self._used += 1
             if not (build.began or build.future.done()) or query.settings != build.query.settings:
                 self._give_up(query.identity)

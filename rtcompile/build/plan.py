@@ -74,13 +74,9 @@ class Plan(NamedTuple):
         return bool(self.links) or programs.get(self.choice.target, False)
 
 
-def plan(
-    request: CompileRequest,
-    settings: Settings,
-    capability: tuple[int, int] | None = None,
-    inputs: Callable[[Arch], tuple[tuple[LinkInput, ...], FileSet]] | None = None,
-) -> Plan:
-    """Make all decisions; `inputs` returns the linker inputs and their files."""
+def plan(query: Query, request: CompileRequest, build: Callable[[Query], ObjectCode]) -> Plan:
+    """Make all decisions about a query's request with headers; `build` compiles the sources in ``link=``."""
+    settings, capability = query.settings, query.capability
     options = effective_options(request.options, settings.debug)
     backend = wanted_backend(request, settings.fallback)
     # NVCC runs programs, such as wrappers of a host compiler, that are edited more often than NVRTC.
@@ -105,7 +101,8 @@ def plan(
                 "from the options, or pass arch= for another architecture than the device's"
             )
         request = request.replace(arch=choice.arch, target=choice.target)
-    links, linked_files = ((), FileSet()) if inputs is None else inputs(choice.arch)
+    for_links = settings._replace(jit=False) if query.only_cached else settings
+    links, linked_files = _linker_inputs(request, for_links, build, choice.arch)
     if links and not (options.rdc or options.lto):
         is_lto = any(link.kind == "ltoir" for link in links)
         options = options.adding("-dlto" if is_lto else "-rdc=true")
@@ -258,14 +255,15 @@ def source_path(request: CompileRequest, settings: Settings) -> str:
 
 # --- The elements of `link=` as named bytes for the linker --------------------------------------------
 
-_Build = Callable[[Query], ObjectCode]
 _SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 
 
-def linker_inputs(
-    request: CompileRequest, settings: Settings, build: _Build, arch: Arch
+def _linker_inputs(
+    request: CompileRequest, settings: Settings, build: Callable[[Query], ObjectCode], arch: Arch
 ) -> tuple[tuple[LinkInput, ...], FileSet]:
     """Return `request.link` as linker inputs, and the files that these depend on; `build` compiles sources."""
+    if not request.link:
+        return (), FileSet()
     items = [linker_input(item, index) for index, item in enumerate(request.link)]
     lto = request.target == "ltoir" or compiler_options.parse(request.options).lto
     lto = lto or any(isinstance(item, LinkInput) and item.kind == "ltoir" for item in items)

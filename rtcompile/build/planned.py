@@ -217,12 +217,8 @@ def precompile(query: Query) -> None:
 def plan_of(query: Query) -> Plan:
     """Return the plan of a query, made at first use, and open its store."""
     if query.plan is None:
-        settings = query.settings
-        for_links = settings._replace(jit=False) if query.only_cached else settings
-        request = with_headers(query.request)
-        inputs = partial(plans.linker_inputs, request, for_links, compile) if request.link else None
-        query.plan = plans.plan(request, settings, query.capability, inputs)
-        query.store = Store.open(settings)
+        query.plan = plans.plan(query, with_headers(query.request), compile)
+        query.store = Store.open(query.settings)
     decided: Plan = query.plan
     return decided
 
