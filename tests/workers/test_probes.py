@@ -69,25 +69,19 @@ def files_of(source: str, one: Path, library: Any, **more: Any) -> FileSet:
 @pytest.mark.some
 @from_table
 def test_a_tested_header_is_noticed_when_it_appears_and_must_remain(spelling, one, library):
-    source = f"{spelling}\n#define VALUE 1\n{KERNEL}"
-    files = files_of(source, one, library)
+    source, flags = (
+        f"{spelling}\n#define VALUE 1\n{KERNEL}",
+        ("-DASKS=__has_include", "-DOPT=<opt.h>"),
+    )
+    files = files_of(source, one, library, flags=flags)
     assert not files.headers
     (one / "opt.h").write_text("one")
     assert files.current() is None
     assert "opt.h" in files.difference()
 
-    files = files_of(source, one, library)
+    files = files_of(source, one, library, flags=flags)
     assert [header.path for header in files.headers] == [f"{one}/opt.h"]
     (one / "opt.h").unlink()
-    assert files.current() is None
-
-
-def test_conditions_in_options_are_noticed(one, library):
-    flags = ("-DTEST=__has_include", "-DNAME=<opt.h>")
-    files = files_of(
-        f"#if TEST(NAME)\n#endif\n#define VALUE 1\n{KERNEL}", one, library, flags=flags
-    )
-    (one / "opt.h").write_text("")
     assert files.current() is None
 
 

@@ -16,7 +16,7 @@ from rtcompile.lookup import environment
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import Limits
 from rtcompile.workers import process
-from rtcompile.workers.pool import JobResult, Pool
+from rtcompile.workers.pool import Pool
 from rtcompile.workers.process import ZygoteProcess
 from tests import jobs
 from tests.jobs import output, shell
@@ -44,12 +44,14 @@ def started() -> ZygoteProcess:
 
 
 @pytest.mark.usefixtures("own_zygotes")
-def test_the_first_job_is_done_by_the_process_that_was_started_ahead():
+def test_the_first_job_is_done_by_the_process_that_was_started_ahead_unless_it_was_killed():
     ahead = started()
     pool = Pool(jobs=1)
     assert int(output(pool.run(shell(PARENT), Limits()))) == ahead.pid
     process.start()
     assert ZygoteProcess.alive == {ahead}
+    os.kill(ahead.pid, signal.SIGKILL)
+    assert int(output(pool.run(shell(PARENT), Limits()))) != ahead.pid
 
 
 @pytest.mark.takes_seconds
@@ -59,12 +61,6 @@ def test_a_zygote_started_ahead_serves_no_job_that_needs_another_library():
     process.start("another compiler")
     pool = Pool(jobs=1)
     assert int(output(pool.run(shell(PARENT), Limits()))) != ahead.pid
-
-
-@pytest.mark.usefixtures("own_zygotes")
-def test_a_zygote_started_ahead_that_was_killed_is_replaced():
-    os.kill(started().pid, signal.SIGKILL)
-    assert isinstance(Pool(jobs=1).run(shell("true"), Limits()), JobResult)
 
 
 # --- when it is started --------------------------------------------------------------------------
