@@ -15,7 +15,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rtcompile import forks
@@ -200,9 +200,8 @@ def _run(
         return Crash("timeout", 0, "", b"")
     until = math.inf if left is None else time.monotonic() + left + _LATE_SECONDS
     ours, theirs = process.socket_pair()
-    cancellation = Cancellation.current.get()
     try:
-        with cancellation.over(ours) if cancellation else nullcontext():
+        with (Cancellation.current.get() or Cancellation()).over(ours):
             try:
                 _send_job(zygote, job, limits, ours, theirs)
             except OSError as error:

@@ -155,8 +155,6 @@ def receive(socket: _socket.socket, flags: int = 0) -> tuple[Any, list[int]] | N
 PARENTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # a folder in it is of mode 0700, and its name cannot be guessed
 
 _NAME = "rtcompile-workers-"
-_TRIES = 200
-_PAUSE = 0.005
 # Without locks, a folder counts as abandoned after this time without a write.
 _UNUSED_SECONDS = 86400.0
 # Errors of `memfd_create` in a sandbox that forbids it (gVisor, seccomp).
@@ -265,18 +263,13 @@ def _check_parent(parent: str) -> None:
 
 
 def _claimed(path: str) -> Scratch:
-    for _ in range(_TRIES):
-        try:
-            os.mkdir(path, 0o700)
-            folder = os.open(path, FOLDER)
-        except (FileExistsError, FileNotFoundError):
-            time.sleep(_PAUSE)  # A sweeping process removes it before it was locked.
-            continue
-        found = Scratch(path, folder)
-        if _lock(folder) is not False and found.is_there():
-            return found
-        os.close(folder)
-    raise OSError(f"another process keeps removing {path}")
+    # Until it is locked, it has a name that sweeping processes leave alone for a day.
+    new = os.path.join(os.path.dirname(path), f"{_prefix()}{os.urandom(12).hex()}")
+    os.mkdir(new, 0o700)
+    folder = os.open(new, FOLDER)
+    _lock(folder)
+    os.rename(new, path)
+    return Scratch(path, folder)
 
 
 def _lock(descriptor: int) -> bool | None:
