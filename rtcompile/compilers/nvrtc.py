@@ -88,7 +88,6 @@ def observe(
     result = pool.run(job_of(library, arguments), limits)
     if isinstance(result, pool.Crash):
         return _death(result, library, unit.flags, limits)
-    result.value["milliseconds"]["queue"] = result.queued * 1e3
     reply: dict[str, Any] = result.value
     return reply
 
