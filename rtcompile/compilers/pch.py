@@ -135,12 +135,11 @@ def image(path: str) -> str:
 
 def has_private_folder(cache_dir: str) -> bool:
     """Return whether the folder for precompiled headers, which the compiler trusts, is private; make it if needed."""
+    folder = Folder(cache_dir)
     try:
-        os.makedirs(cache_dir, 0o700, exist_ok=True)
-        for name in ("pch", "locks"):
-            with suppress(FileExistsError):
-                os.mkdir(os.path.join(cache_dir, name), 0o700)
-        with Folder(cache_dir).open("pch"):
+        if not (folder.has("pch", ".") and folder.has("locks", ".")):
+            folder.prepare()
+        with folder.open("pch"):
             return not sealed.can_be_swapped(cache_dir)
     except OSError:
         return False

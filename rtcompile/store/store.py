@@ -267,11 +267,9 @@ class Store:
             self._unwritten.keep((kind, name), b"", 0)
         return written
 
-    def publish(self, kind: str, name: str, data: bytes) -> bool:
-        """Write a file; return whether that worked, after a warning if it did not."""
-        written = self._write(kind, name, data)
-        self._wrote(written)
-        return written > 0
+    def publish(self, kind: str, name: str, data: bytes) -> None:
+        """Write a file and count its bytes; warn if that fails."""
+        self._wrote(self._write(kind, name, data))
 
     def _write(self, kind: str, name: str, data: bytes) -> int:
         """Write a file without recording it; return its size, 0 after a failure."""
