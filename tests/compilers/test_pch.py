@@ -66,7 +66,7 @@ class Builder:
 
     def prefix(self) -> precompiled.Prefix:
         """The prefix of a source, of which no header may be made."""
-        prefix = nvrtc._prefix(*self.prefix_of(PREFIX), Limits(), self.search)
+        prefix = nvrtc.prefix_of(*self.prefix_of(PREFIX), Limits(), self.search)
         assert prefix is not None
         prefix.make = lambda *_: pytest.fail("a header was made")
         return prefix
