@@ -38,6 +38,7 @@ FOLDERS = (
     "sources",
     "reproducers",
 )
+_FORMER = ("manifests", "portable", "negative")  # what the format before had in place of records
 
 # Time to wait for a process that has locked the journal, on a busy machine.
 _MOST_WAITED_SECONDS = 1.0
@@ -251,7 +252,12 @@ class Folder:
                 try:
                     os.mkdir(name, 0o700, dir_fd=top)
                 except FileExistsError:
-                    pass
+                    continue
+                if name == "records":
+                    import shutil
+
+                    for former in _FORMER:
+                        shutil.rmtree(self.file(former), ignore_errors=True)
         finally:
             os.close(top)
         self.check()

@@ -81,6 +81,22 @@ def test_a_build_whose_key_a_look_up_cannot_know_has_a_record(cache, changes):
     assert len([*(cache / "records").iterdir()]) == 1
 
 
+def test_folders_that_versions_before_used_are_removed_once(cache, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").touch()
+    for name in ("manifests", "negative", "mine"):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "file").touch()
+    (cache / "portable").symlink_to(elsewhere)
+    add(open_store(cache))
+    assert {path.name for path in cache.iterdir()} == {*folder.FOLDERS, "mine", "portable"}
+    assert (elsewhere / "mine").exists()
+    (cache / "manifests").mkdir()
+    add(open_store(cache), make_key_inputs(source="2"))
+    assert (cache / "manifests").exists()
+
+
 # --- headers -------------------------------------------------------------------------------------
 
 
