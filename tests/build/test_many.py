@@ -91,14 +91,8 @@ def test_arguments_apply_to_every_build():
     assert isinstance(outcome, CompileTimeout)
 
 
-@pytest.mark.parametrize("item", ["source", None, 3])
-def test_an_invalid_item_is_rejected_before_anything_runs(item):
-    with pytest.raises(InvalidRequest, match=r"builds\[1\] is"):
-        compile_many([TEMPLATE, item])
-
-
 @from_table
-def test_an_argument_of_a_wrong_type_is_reported(arguments, message):
+def test_an_argument_or_item_of_a_wrong_type_is_reported_before_anything_runs(arguments, message):
     with pytest.raises(InvalidRequest, match=message):
         compile_many(**arguments)
 

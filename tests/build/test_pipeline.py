@@ -57,22 +57,17 @@ def test_the_users_directories_come_first(tmp_path):
 # --- the cache ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["-lineinfo", "-G"])
-def test_line_info_names_an_existing_file_with_the_source(option):
-    code = compile(options=(option,), name=f"{'m' * 190}.cu")
-    folder = Path(os.environ["RTCOMPILE_CACHE_DIR"]) / "sources"
-    (kept,) = folder.iterdir()
+@pytest.mark.parametrize("options", [("-lineinfo",), ("-G",), ()], ids=str)
+def test_line_info_names_an_existing_file_with_the_source_and_cupys_variable_keeps_all(
+    monkeypatch, options
+):
+    monkeypatch.setenv("CUPY_CACHE_SAVE_CUDA_SOURCE", str(int(not options)))
+    code = compile(options=options, name=f"{'m' * 190}.cu")
+    (kept,) = Path(os.environ["RTCOMPILE_CACHE_DIR"], "sources").iterdir()
     assert kept.read_text() == PLAIN
     assert kept.name.endswith("mm.cu")
     assert len(kept.name) == 143  # the longest name in an eCryptfs
-    assert kept.name.encode() in code.code
-
-
-def test_cupys_variable_keeps_every_source(monkeypatch):
-    monkeypatch.setenv("CUPY_CACHE_SAVE_CUDA_SOURCE", "1")
-    compile(name="mine.cu")
-    (kept,) = Path(os.environ["RTCOMPILE_CACHE_DIR"], "sources").iterdir()
-    assert kept.read_text() == PLAIN
+    assert (kept.name.encode() in code.code) == bool(options)
 
 
 def test_a_build_whose_headers_are_not_known_is_not_cached(monkeypatch):

@@ -113,9 +113,11 @@ def test_a_worker_that_dies_is_reported_as_a_crash_and_the_next_job_works(pool, 
     assert output(pool.run(shell("echo alive"), Limits())) == "alive"
 
 
-def test_signals_that_python_ignores_are_restored_for_programs(pool):
-    ignored = output(pool.run(shell("grep SigIgn /proc/$$/status"), Limits())).split()[1]
+def test_programs_ignore_no_signal_and_workers_are_the_first_that_the_kernel_kills_for_memory(pool):
+    script = "grep SigIgn /proc/$$/status; cat /proc/$PPID/oom_score_adj"
+    _, ignored, score = output(pool.run(shell(script), Limits())).split()
     assert not int(ignored, 16) & 0x7FFFFFFF  # signals from 32 on belong to the C library
+    assert score == "1000"
 
 
 def test_a_worker_that_cannot_start_leaves_no_descriptor(pool, monkeypatch):
@@ -159,10 +161,6 @@ def test_a_memory_limit_counts_all_processes_of_a_job(pool):
     outcome = pool.run(shell(f"{hog} & {hog} & wait"), Limits(memory=100 << 20))
     assert isinstance(outcome, Crash)
     assert outcome.kind == "memory"
-
-
-def test_a_worker_is_the_first_that_the_kernel_kills_for_memory(pool):
-    assert output(pool.run(shell("cat /proc/$PPID/oom_score_adj"), Limits())) == "1000"
 
 
 def killed_job(pool: Pool) -> None:
