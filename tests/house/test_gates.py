@@ -1,4 +1,4 @@
-"""Tests of `make gates`: it passes a checkout like the base, and fails one that is slower or does more."""
+"""Tests of the gates and mutations: `make gates` fails a slower checkout, and each mutation is of code that exists."""
 
 import random
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gates
+from tests.mutations import MUTATIONS
 from tests.processes import ran
 
 ROOT = Path(__file__).parents[2]
@@ -59,3 +60,8 @@ def test_a_count_fails_if_it_grows_by_more_than_a_tenth():
     base = {"modules imported": 20, "system calls": 1000, "processes started": 0}
     new = {"modules imported": 22, "system calls": 1101, "processes started": 1}
     assert gates.grown(base, new) == ["system calls", "processes started"]
+
+
+def test_the_code_of_each_mutation_is_where_its_row_says():
+    lost = [each.what for each in MUTATIONS if (ROOT / each.file).read_text().count(each.code) != 1]
+    assert not lost
