@@ -216,15 +216,15 @@ def _precompiles(name: str, library: Library, toolchain: Toolchain) -> Check:
         for more in ({"create_pch": path}, {"pch": path}):
             reply = nvrtc.observe(unit, library, Limits(_SECONDS), **more)
             if isinstance(reply, CompileFailure):
-                detail = f"{library.path} was tried, with a {reply.kind}. {reply.log}"
-                return Check(name, "warning", detail, _WITHOUT_PCH)
-            if reply["pch"] is None:
-                detail = "this system does not place NVRTC's heap at the required address"
-                return Check(name, "warning", detail, _WITHOUT_PCH)
-            if reply["error"] or not reply["pch"]:
+                problem = f"{library.path} was tried, with a {reply.kind}. {reply.log}"
+            elif reply["pch"] is None:
+                problem = "this system does not place NVRTC's heap at the required address"
+            elif reply["error"] or not reply["pch"]:
                 problem = (reply["log"].splitlines() or ["not usable"])[0]
-                return Check(name, "warning", problem, _WITHOUT_PCH)
-            milliseconds.append(sum(reply["milliseconds"].values()))
+            else:
+                milliseconds.append(sum(reply["milliseconds"].values()))
+                continue
+            return Check(name, "warning", problem, _WITHOUT_PCH)
     made, used = milliseconds
     return Check(name, "ok", f"made in {made:.0f} ms, used in {used:.0f} ms")
 

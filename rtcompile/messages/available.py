@@ -43,10 +43,8 @@ def missing_header(
     for part in PART.values():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in part.headers):
             why, step = _of_build(part, toolchain, backend) if toolchain else ("", "")
-            what = part.what.partition(" (")[0]
-            what = f"the {what}" if what.endswith("headers") else what
             why = why or "which is not installed here"
-            return {"what": what, "why": why, "step": step or _install(part)}
+            return {"what": part.in_text, "why": why, "step": step or _install(part)}
     return None
 
 
@@ -232,28 +230,20 @@ def error_of_number(number: str, context: BuildContext) -> str:
     return next((each[1] for each in found if each), "")
 
 
-def searched(_: Match, context: BuildContext) -> Values:
+def searched(match: Match, context: BuildContext) -> Values:
+    header, users = match["header"], context.user_dirs()
     if not context.search:
         return {"searched": "The file is in no folder that the compiler searched"}
+    name = glob.escape(os.path.basename(header))
+    for folder in users:
+        below = (f"{glob.escape(folder)}/{depth}/{name}" for depth in ("*", "*/*"))
+        if path := next((path for each in below for path in glob.iglob(each)), ""):
+            inner = path.removesuffix(header).rstrip("/")
+            where = f"It is none of the files in {folder} itself: {path} has this name"
+            return {"searched": f"{where}. Write -I{inner}"}
+    shown = [d if os.path.isdir(d) else f"{d}, which does not exist" for d in users]
     where = f"{len(context.search)} directories searched"
-    name = os.path.basename(_["header"])
-    for folder in context.user_dirs():
-        paths = (
-            path
-            for depth in ("*", "*/*")
-            for path in glob.iglob(f"{glob.escape(folder)}/{depth}/{name}")
-        )
-        if path := next(paths, ""):
-            inner = path.removesuffix(_["header"]).rstrip("/")
-            return {
-                "searched": f"It is none of the files in {folder} itself: {path} has this name. Write -I{inner}"
-            }
-    users = ", ".join(
-        folder if os.path.isdir(folder) else f"{folder}, which does not exist"
-        for folder in context.user_dirs()
-    )
-    users = users or "none of your own"
-    return {"searched": f"It is in none of the {where} ({users})"}
+    return {"searched": f"It is in none of the {where} ({', '.join(shown) or 'none of your own'})"}
 
 
 def umbrella(match: Match, context: BuildContext) -> Values | None:

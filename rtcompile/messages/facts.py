@@ -17,6 +17,7 @@ from rtcompile.files.headers import SearchDir
 from rtcompile.named import computed_once
 from rtcompile.request import cxx
 from rtcompile.request.values import Arch
+from rtcompile.toolkit.catalogue import PART
 
 if TYPE_CHECKING:
     from rtcompile.messages.diagnostics import Attempts
@@ -50,17 +51,6 @@ TABLES = {
 
 # --- Facts about a build, and the functions that fill in templates --------------------------------
 
-_PART_NAMES = {
-    "nvrtc": "NVRTC",
-    "nvcc": "nvcc",
-    "nvjitlink": "nvJitLink",
-    "cudart": "the CUDA headers",
-    "crt": "the crt headers",
-    "cccl": "CCCL",
-    "cutlass": "CUTLASS",
-}
-
-
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[\w.]+|\S')
 _NEAR_TOKENS = 600  # characters before and behind the caret in which tokens are looked for
 _LONGEST_SHOWN = 40
@@ -90,7 +80,7 @@ class BuildContext:
 
     def describe(self, part: str) -> str:
         """Return ``"NVRTC 12.9.86"``, with the folder for headers; no version if none is known."""
-        text = f"{_PART_NAMES.get(part, part)} {self.versions.get(part, '')}".rstrip()
+        text = f"{PART[part].in_text} {self.versions.get(part, '')}".rstrip()
         folder = next((d.path for d in self.search if d.label == part), "")
         return f"{text} ({folder})" if folder else text
 
@@ -312,7 +302,7 @@ def of_build(context: BuildContext) -> Values:
     """Return the names that every template may use."""
     capability = context.capability
     return {
-        **{part: context.describe(part) for part in _PART_NAMES},
+        **{part: context.describe(part) for part in PART},
         "arch": str(context.arch or "the build's architecture"),
         "device": "the device"
         + (" (compute capability {}.{})".format(*capability) if capability else ""),

@@ -82,35 +82,31 @@ def _why(  # a line for each mistake
 ) -> tuple[str, str]:
     """Return the end of the message after the missing name, and the fix."""
     plain = name.partition("<")[0].rpartition("::")[2].strip()
+    is_kernel = kind == "kernel"
     mangled = [symbol for symbol in symbols if simple_name(symbol) == plain and symbol != plain]
-    declared = demangled(mangled[0]) if mangled else ""
-    is_mangled = f": its {declared} is C++, whose names are mangled"
-    if kind == "variable":
-        if mangled:
-            return (
-                is_mangled,
-                f"Declare it extern \"C\", or compile with name_expressions=['&{declared}'].",
-            )
-        return "", _nearest(name, symbols, lowered) or (
-            "A variable that no kernel uses, or that is static, may be gone: name it in "
-            "name_expressions to keep it."
-        )
-    if "<" in name:
+    instances = [symbol for symbol in mangled if is_kernel and "<" in demangled(symbol)]
+    if is_kernel and "<" in name:
         given = f"name_expressions has {', '.join(map(repr, lowered))}" if lowered else "none is"
         return (
             f": a C++ name is found only if it is among name_expressions; {given}",
             f"Compile with name_expressions=['{name}'].",
         )
-    instances = [symbol for symbol in mangled if "<" in demangled(symbol)]
     if instances:
         known = next((e for e, symbol in lowered.items() if symbol in instances), "")
         ask = f"get_function('{known}')" if known else f"name_expressions=['{name}<float>']"
         return ": it is a template", f"Ask for an instance by its whole name: {ask}."
     if mangled:
-        expression = declared.partition("(")[0]
+        declared = demangled(mangled[0])
+        how = 'extern "C" __global__' if is_kernel else 'extern "C"'
+        expression = declared.partition("(")[0] if is_kernel else f"&{declared}"
         return (
-            is_mangled,
-            f"Declare it extern \"C\" __global__, or compile with name_expressions=['{expression}'].",
+            f": its {declared} is C++, whose names are mangled",
+            f"Declare it {how}, or compile with name_expressions=['{expression}'].",
+        )
+    if not is_kernel:
+        return "", _nearest(name, symbols, lowered) or (
+            "A variable that no kernel uses, or that is static, may be gone: name it in "
+            "name_expressions to keep it."
         )
     if in_source.get(plain):
         return (

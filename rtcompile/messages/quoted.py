@@ -204,22 +204,17 @@ def parameters_of(name: str, context: BuildContext) -> tuple[str, str]:
     """Return the parameters with which the source, or a header of CUDA, declares a function or a macro, and where."""
     code = cxx.blanked(context.source, literals=True)
     macro = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}\(([^()]*)\)", code, re.MULTILINE)
-    own = (
-        [macro]
-        if macro
-        else [each for each in declarations(name, context.code) if each[0][-1] == "("]
-    )
+    own = [macro] if macro else [d for d in declarations(name, context.code) if d[0][-1] == "("]
     if own:
         line = context.line_of(own[0].end())
         found = own[0][1] if macro else cxx.enclosed(code, own[0].end() - 1)
         return " ".join(found.split()), f" in line {line}"
+    declared = re.compile(rf"^[A-Za-z_].*[\s*&]{name}\s*\(([^()]+)\)\s*(?:;|__)", re.MULTILINE)
     folders = dict.fromkeys(d.path for d in context.search if d.label in ("cudart", "crt"))
-    files = (each for folder in folders for each in headers_in(folder, "*.h*", "crt/*.h*"))
-    texts = (text for _, text in sorted(files, key=lambda file: file[0] not in context.source))
-    declared = rf"^[A-Za-z_].*[\s*&]{name}\s*\(([^()]+)\)\s*(?:;|__)"
-    heads = (re.search(declared, text, re.MULTILINE) for text in texts if name in text)
-    head = next(filter(None, heads), None)
-    return " ".join(head[1].split()) if head else "", ""
+    files = [each for folder in folders for each in headers_in(folder, "*.h*", "crt/*.h*")]
+    files.sort(key=lambda file: file[0] not in context.source)
+    heads = (declared.search(text) for _, text in files if name in text)
+    return next((" ".join(each[1].split()) for each in heads if each), ""), ""
 
 
 def argument_count(match: Match, context: BuildContext) -> Iterator[Values]:
@@ -312,13 +307,6 @@ def overload(match: Match, context: BuildContext) -> Values:
 
 _LONGEST_VERSION = 100
 _COMPARE = "Compare the number and the types of the arguments with the candidates in the notes; `.log` has all of them"
-ALIASES = {"size_t": "unsigned long", "uint64_t": "unsigned long", "int64_t": "long"}
-ALIASES |= {
-    "half": "__half",
-    "half2": "__half2",
-    "nv_bfloat16": "__nv_bfloat16",
-    "__nv_bool": "bool",
-}
 _WIDER = (
     "double",
     "float",
@@ -339,7 +327,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     fitting = [each for each in call.versions if len(each) == len(values)]
     if not call.types or len(values) != len(call.types) or not fitting:
         return None
-    types = [ALIASES.get(each, each) for each in call.types]
+    types = [TABLES["aliases"].get(each, each) for each in call.types]
     fits = [
         sum(map(str.__eq__, each, types)) - _MANY * sum(map(_loses, types, each))
         for each in fitting

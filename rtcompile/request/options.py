@@ -249,16 +249,13 @@ class Options(NamedTuple):
         for name, value in self.flags:
             if BY_NAME[name].takes == "values":
                 flags[name] = ",".join(_unique([*value.split(","), *flags[name].split(",")]))
-        return Options(
-            more.arch or self.arch,
-            tuple(macros.values()),
-            _unique(self.include_dirs + more.include_dirs),
-            _unique(self.pre_includes + more.pre_includes),
-            tuple(sorted(flags.items())),
-            _unique(self.ptxas + more.ptxas),
-            self.unknown + more.unknown,
-            _unique(self.notes + more.notes),
-            _unique(self.last_dirs + more.last_dirs),
+        lists = "include_dirs", "pre_includes", "ptxas", "notes", "last_dirs"
+        return more._replace(
+            arch=more.arch or self.arch,
+            macros=tuple(macros.values()),
+            flags=tuple(sorted(flags.items())),
+            unknown=self.unknown + more.unknown,
+            **{each: _unique(getattr(self, each) + getattr(more, each)) for each in lists},
         )
 
     @computed_once

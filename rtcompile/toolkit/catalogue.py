@@ -57,6 +57,12 @@ class Part(NamedTuple):
     below: str
     then: str
 
+    @property
+    def in_text(self) -> str:
+        """Its name in a message, ``"the CUDA runtime headers"``."""
+        what = self.what.partition(" (")[0]
+        return f"the {what}" if what.endswith("headers") else what
+
     def package(self, layout: str) -> str:
         """Return its package in a layout, or ``""``."""
         return self.packages.get(layout, "")
