@@ -322,10 +322,10 @@ def test_a_cutlass_passed_by_the_user_gets_advice_to_name_it_in_a_variable(messa
     versions = {"cutlass": "4.2.0", "cccl": "3.5.0"}
     own = BuildContext(search=(SearchDir("user0", str(tmp_path)),), versions=versions)
     hint = catalogue.hint_for(f"cute/container/{message}", own)
-    assert f"CUTLASS of {tmp_path} and CCCL 3.5.0" in hint
+    assert f"CUTLASS of {tmp_path} and the CCCL headers 3.5.0" in hint
     assert f"Remove -I{tmp_path} and set RTCOMPILE_CUTLASS_PATH={tmp_path}" in hint
     hint = catalogue.hint_for(f"cute/container/{message}", BuildContext(versions=versions))
-    assert "CUTLASS 4.2.0 and CCCL 3.5.0" in hint
+    assert "CUTLASS 4.2.0 and the CCCL headers 3.5.0" in hint
     assert "`pip install nvidia-cutlass`" in hint
 
 
