@@ -24,7 +24,7 @@ from rtcompile.request import options as compiler_options
 from rtcompile.request import units
 from rtcompile.request.arch import Choice
 from rtcompile.request.key import KeyInputs
-from rtcompile.request.object_code import ObjectCode, files_of
+from rtcompile.request.object_code import ObjectCode
 from rtcompile.request.options import Options
 from rtcompile.request.request import EITHER, CompileRequest, is_source, wanted_backend
 from rtcompile.request.units import LinkInput
@@ -285,7 +285,7 @@ def _linker_inputs(
         )
         code = build(query_of(unit, settings))
         found.append(LinkInput(code.kind, item.name, code.code))
-        files = files.joined(files_of(code.build) or FileSet(uncacheable="unknown files"))
+        files = files.joined(code.build.files)
     return tuple(found), files
 
 

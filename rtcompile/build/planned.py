@@ -14,12 +14,11 @@ from rtcompile.build import pipeline
 from rtcompile.build import plan as plans
 from rtcompile.build.plan import Plan
 from rtcompile.errors import CompileError, JitDisabled, RtcompileError, ToolkitNotFound
-from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.arch import runs_on
-from rtcompile.request.object_code import Found, ObjectCode, Record, files_of
+from rtcompile.request.object_code import Found, ObjectCode, Record
 from rtcompile.request.option_table import dropped
 from rtcompile.request.request import CompileRequest, with_headers
 from rtcompile.request.units import Limits, TimeLimit
@@ -183,8 +182,8 @@ def _with_files(query: Query, found: Found) -> Found:
         # A variable was changed.
         or query.environment is not environment.current()
     ):
-        files = files_of(code.build) or FileSet()
-        files = files.replaced(uncacheable="not known to hold for the request")
+        why = "not known to hold for the request"
+        files = code.build.files.replaced(uncacheable=why)
         return Found(code.replace(build=code.build.replace(files=files)), Record(files))
     if not decided.linked_files.is_empty:
         record = record._replace(files=record.files.joined(decided.linked_files))

@@ -29,7 +29,7 @@ from rtcompile.lookup.bundles import Bundle, Extent, Row, Search, UnusableError
 from rtcompile.lookup.find import query_of
 from rtcompile.request import object_code
 from rtcompile.request import options as compiler_options
-from rtcompile.request.object_code import ObjectCode, Record, files_of
+from rtcompile.request.object_code import ObjectCode, Record
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch, absolute, items, strings
 from rtcompile.request.values import path as checked_path
@@ -316,7 +316,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         raise UnbundleableError(
             f"its folders {', '.join(own)} are not plain; give each as -I/folder"
         )
-    read = files_of(code.build) or FileSet(code.build.headers)
+    read = code.build.files
     if read.uncacheable and not read.headers:
         raise UnbundleableError(read.uncacheable)
     if read.current() is None:

@@ -25,7 +25,6 @@ from rtcompile.files.sealed import read_argument
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.environment import Environment
-from rtcompile.request.object_code import files_of
 from rtcompile.request.request import (
     BACKENDS,
     DEFAULT_NAME,
@@ -103,8 +102,8 @@ class LazyCode:
             if toolchain and toolchain != here.signature():  # without a toolkit there is none
                 return False
         for code in self.objects.values():
-            files = files_of(code.build)
-            if files is None or files.uncacheable:
+            files = code.build.files
+            if files.uncacheable:
                 return False
             if not files.is_empty and not files.is_unchanged(recent=True):
                 return False

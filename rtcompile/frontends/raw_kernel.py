@@ -270,7 +270,6 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
     def _kernel(self) -> Any:
         build = self._build
         function = build.named("kernel", build.module().get_function, self.name)
-        self._functions = build.functions.setdefault(self.name, {})
         self._functions[ordinal()] = function
         return function
 

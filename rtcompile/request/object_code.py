@@ -27,6 +27,7 @@ TARGETS = ("cubin", "ptx", "ltoir", "object", "fatbin")
 # The bytes before the symbol of each kernel, and of nothing else, in code of these kinds.
 KERNEL_MARKS = {"cubin": b".nv.constant0.", "ptx": b".entry "}
 _NAMES_SHOWN = 3  # the most lowered names in a repr
+_UNKNOWN_FILES = "the files that the build depends on are unknown"
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -59,7 +60,7 @@ class BuildInfo(NamedTuple):
 
     backend: str
     log: str = ""
-    files: tuple[Header, ...] | FileSet = ()  # `headers` returns them, or decodes them from it
+    files: FileSet = FileSet(uncacheable=_UNKNOWN_FILES)
     milliseconds: float = 0.0
     hit: str | None = None
     why: str = ""
@@ -70,8 +71,7 @@ class BuildInfo(NamedTuple):
     @property
     def headers(self) -> tuple[Header, ...]:
         """Every header that was read; a hit decodes them at the first access."""
-        files = self.files
-        return files if isinstance(files, tuple) else files.headers
+        return self.files.headers
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -91,7 +91,8 @@ class BuildInfo(NamedTuple):
         return f"BuildInfo({', '.join(fields)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BuildInfo, tuple(self._replace(files=self.headers))
+        known = FileSet(self.headers, uncacheable=_UNKNOWN_FILES)
+        return BuildInfo, tuple(self._replace(files=known))
 
     def __eq__(self, other: object) -> bool:
         """Return whether two builds are equal, however their headers are recorded."""
@@ -99,11 +100,6 @@ class BuildInfo(NamedTuple):
 
     def __hash__(self) -> int:
         return hash(self.__reduce__())
-
-
-def files_of(build: BuildInfo) -> FileSet | None:
-    """Return the files that a build depends on; None if they were not recorded."""
-    return None if isinstance(build.files, tuple) else build.files
 
 
 class ObjectCode(Value):

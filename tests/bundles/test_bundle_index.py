@@ -19,7 +19,6 @@ from rtcompile.lookup import bundles as index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.bundles import Bundle  # noqa: E402
 from rtcompile.lookup.find import Query, query_of  # noqa: E402
-from rtcompile.request.object_code import files_of  # noqa: E402
 from rtcompile.request.request import CompileRequest  # noqa: E402
 from tests.programs import CODE, TEMPLATE, recorded, without_a_device  # noqa: E402
 from tests.tables import from_table  # noqa: E402
@@ -97,7 +96,7 @@ def test_listeners_get_objects_that_survive_changes_of_header_and_bundle(program
         program.run()
         environment.forget()
     assert [header.path for header in listed[0].build.headers] == [str(program.header)]
-    assert files_of(listed[0].build).is_unchanged()
+    assert listed[0].build.files.is_unchanged()
 
     for found, change in zip(
         listed,

@@ -13,7 +13,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
 from rtcompile.lookup import find as lookup
 from rtcompile.lookup.find import query_of
-from rtcompile.request.object_code import Found, ObjectCode, Record, files_of
+from rtcompile.request.object_code import Found, ObjectCode, Record
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
@@ -31,7 +31,7 @@ def test_the_same_request_gets_the_same_code_and_how_it_was_built():
 
     built = rtcompile.compile(CODE % 1, arch="sm_80")
     assert (code.code, code.build.hit, code.build.backend) == (built.code, "disk", "nvrtc")
-    assert (dict(code.lowered_names), files_of(code.build).is_empty) == ({}, True)
+    assert (dict(code.lowered_names), code.build.files.is_empty) == ({}, True)
     assert look(request).build.hit == "memory"
 
 

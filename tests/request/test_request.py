@@ -201,7 +201,7 @@ def test_the_repr_of_code_and_of_a_build_omits_what_is_long():
 def test_a_copy_of_a_build_keeps_its_files():
     files = FileSet()
     build = BuildInfo("nvcc", "log", files, why="why").replace(log="other", hit="disk")
-    assert objects.files_of(build) is files
+    assert build.files is files
     assert build == BuildInfo("nvcc", "other", files, hit="disk", why="why")
 
 
@@ -260,9 +260,9 @@ def test_a_hit_has_what_is_known_of_the_build():
         build = found.build
         assert (build.hit, build.milliseconds, build.why) == ("disk", 2.5, "needs NVCC")
         assert (build.backend, build.compiler, build.compiled_in) == (backend, "12.9.86", 1.25)
-        assert objects.files_of(build) == FileSet()
+        assert build.files == FileSet()
         assert build.headers == ()
-    assert objects.files_of(BuildInfo("nvrtc")) is None
+    assert BuildInfo("nvrtc").files.uncacheable
 
 
 # --- runs of compilers ----------------------------------------------------------------------------
