@@ -211,7 +211,7 @@ class _Nvcc:
         # NVCC also lists the names in #line directives as files that it read.
         named = {
             unit.name,
-            *(file for _, _, file in cxx.renumbered(cxx.readable(unit.source)) if file),
+            *(file for _, file in cxx.renumbered(cxx.readable(unit.source)).values() if file),
         }
         trace = tuple(
             self._plain(path)

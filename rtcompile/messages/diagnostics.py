@@ -265,7 +265,7 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
     # ``#line`` may number several lines alike: prefer the one with the compiler's excerpt, else the last.
     if diagnostic.line <= 0:
         return 0
-    changes = _renumbered(source)
+    changes = cxx.renumbered(source)
     if not changes:
         inside = _same(diagnostic.file, name) and diagnostic.line <= source.count("\n") + 1
         return diagnostic.line if inside else 0
@@ -281,11 +281,6 @@ def line_in_source(diagnostic: Diagnostic, source: str, name: str) -> int:
             if printed and text.strip() == printed:
                 return physical
     return found
-
-
-@functools.lru_cache(maxsize=2)  # needed for each error of a source
-def _renumbered(source: str) -> dict[int, tuple[int, str]]:
-    return {line: (number, file) for line, number, file in cxx.renumbered(source)}
 
 
 def _same(one: str, other: str) -> bool:

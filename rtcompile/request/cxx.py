@@ -195,16 +195,18 @@ def word_at(text: str, at: int) -> str:
     return text[at : _WORD.match(text, at).end()]  # type: ignore[union-attr]
 
 
-def renumbered(source: str) -> Iterator[tuple[int, int, str]]:
-    """Yield each ``#line 7 "a.cu"`` or ``# 7 "a.cu" 2`` as (its last line in the text, 7, "a.cu")."""
-    text = Text(source)
+@functools.lru_cache(maxsize=2)  # needed for each error of a source
+def renumbered(source: str) -> dict[int, tuple[int, str]]:
+    """Return each ``#line 7 "a.cu"`` or ``# 7 "a.cu" 2`` as (7, "a.cu"), by its last line in the text."""
+    text, found = Text(source), dict[int, tuple[int, str]]()
     for directive in text.directives():
         body = directive.body if directive.name == "line" else f"{directive.name} {directive.body}"
         number = word_at(body, 0)
         if number.isdecimal() and len(number) < 10:
             file = body[len(number) :].strip(BLANKS)
             line = source.count("\n", 0, text.origin(directive.end)) + 1
-            yield line, int(number), file[1 : file.rfind('"')] if file[:1] == '"' else ""
+            found[line] = int(number), file[1 : file.rfind('"')] if file[:1] == '"' else ""
+    return found
 
 
 def has_word(text: str, words: Iterable[str]) -> bool:
