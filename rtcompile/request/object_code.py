@@ -434,11 +434,9 @@ def _failure(text: str) -> CompileFailure:
 
     from rtcompile.request.units import CompileFailure, Hints
 
-    def restored(
-        kind: str, log: str, command: list[str], backend: str, hints: Any
-    ) -> CompileFailure:
+    found = []
+    for kind, log, command, backend, hints in json.loads(text):
         known = hints and Hints(hints[0], tuple(map(tuple, hints[1])))
-        return CompileFailure(kind, log, tuple(command), backend, hints=known)
-
-    failure, *before = [restored(*each) for each in json.loads(text)]
+        found.append(CompileFailure(kind, log, tuple(command), backend, hints=known))
+    failure, *before = found
     return failure._replace(before=before[0] if before else None)
