@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rtcompile.extras.record import warming
+from rtcompile.extras.record import recording
 
 MOST_BYTES = 1 << 20
 SECONDS_EACH = 30
@@ -197,7 +197,7 @@ def main() -> None:
         if "left out" in line:
             print(f"left out: {line['left out']} {line['options']}")
     data = packed([*kernels.values()])
-    output = given.output or Path(warming.KERNELS)
+    output = given.output or Path(recording.KERNELS)
     output.write_bytes(data)
     began = sum("began" in line for line in notes)
     print(f"{began} operations, {len(kernels)} kernels, {len(data)} bytes: {output}")

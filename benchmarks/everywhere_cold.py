@@ -38,8 +38,8 @@ each, digests = [], []
 def digest(code):  # CuPy takes a NUL off the end
     return hashlib.sha256(bytes(code).rstrip(b"\0")).hexdigest()
 if sys.argv[2] == "warm":
-    from rtcompile.extras.record import recording, warming
-    codes = warming.warm(recording.read(task["record"]), progress=False)
+    from rtcompile.extras.record import recording
+    codes = recording.warm(recording.read(task["record"]), progress=False)
     digests = [digest(code.code) for code in codes]
 else:
     # What a CuPy without a device needs to get as far as its compiler.

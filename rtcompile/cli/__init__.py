@@ -55,8 +55,8 @@ def _run(argv: list[str]) -> int:
             if jobs < 1:
                 raise InvalidRequest(f"--jobs {jobs}: expected a positive number")
             os.environ["RTCOMPILE_JOBS"] = str(jobs)
-        module, _, function = given.function.partition(".")
-        code: int = getattr(import_module(f"rtcompile.cli.{module}"), function)(given)
+        module, _, function = given.function.rpartition(".")
+        code: int = getattr(import_module(f"rtcompile.{module}"), function)(given)
         problem = output.flush()
         if problem is not None:
             given.json = False  # stdout cannot be written

@@ -1,4 +1,4 @@
-"""``rtcompile bundle``: builds the kernels that a package declares into one file, and verifies it.
+"""``rtcompile bundle`` builds the kernels that a package declares into one file; ``rtcompile warm`` a record, into the cache.
 
 A bundle has no times and no paths: equal builds give equal bytes.
 """
@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rtcompile import toolkit
 from rtcompile.build import planned
 from rtcompile.build.many import compile_many
 from rtcompile.build.plan import linker_input
 from rtcompile.cli import BUNDLE_ACTIONS, output
-from rtcompile.cli.running import record_of
 from rtcompile.errors import InvalidRequest, JitDisabled, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
+from rtcompile.extras.record import recording
 from rtcompile.files import sealed
 from rtcompile.files.fileset import FileSet
 from rtcompile.files.headers import FOLDER, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import bundles
 from rtcompile.lookup.bundles import Bundle, Extent, Row, Search, UnusableError
-from rtcompile.lookup.find import query_of
+from rtcompile.lookup.find import compute_capability, query_of
 from rtcompile.request import object_code
 from rtcompile.request import options as compiler_options
 from rtcompile.request.object_code import ObjectCode, Record
@@ -35,7 +37,7 @@ from rtcompile.request.values import Arch, absolute, items, strings
 from rtcompile.request.values import path as checked_path
 from rtcompile.settings import Settings
 
-# --- The command ------------------------------------------------------------------------------------
+# --- ``rtcompile bundle`` ------------------------------------------------------------------------------------
 
 
 def run(given: Namespace) -> int:
@@ -121,14 +123,12 @@ def _targets(
     given: Namespace, names: Iterable[str], archs: Sequence[str], stack: ExitStack
 ) -> Iterator[Any]:
     """Yield the targets of the command line; headers from a record exist until `stack` is closed."""
-    from rtcompile.extras.record import warming
-
     for name in names:
         if name != "cupy" and not name.endswith((".json", ".json.part")):
             yield from resolve(name, given.compiler_options, given.name_expression)
             continue
-        record = record_of(name, given)
-        for request, recorded in stack.enter_context(warming.requests(record, archs)):
+        record = _record_of(name, given)
+        for request, recorded in stack.enter_context(recording.requests(record, archs)):
             yield Work(request, origin=recorded.origin)
 
 
@@ -139,6 +139,46 @@ def _show(
     builds = [dict(zip(header, map(str, row), strict=True)) for row in rows]
     text = f"{output.table(header, rows)}\n{path}: {output.human_size(size)}"
     output.print_result(given, {"path": path, "bytes": size, "builds": builds}, text)
+
+
+# --- ``rtcompile warm``, and records as targets ---------------------------------------------------------
+
+
+def warm(given: Namespace) -> int:
+    """Build everything in the records into the cache."""
+    archs = given.arch or []
+    rows = []
+    for path in given.records:
+        begin = time.perf_counter()
+        record = _record_of(path, given)
+        # Without a terminal too: a record may take minutes in the build of an image.
+        codes = recording.warm(record, archs=archs, progress=not given.json)
+        built = sum(code.build.hit is None for code in codes)
+        seconds = round(time.perf_counter() - begin, 1)
+        size = sum(len(code.code) for code in codes)
+        rows.append((path, len(codes), built, len(codes) - built, seconds, size))
+    header = ("record", "builds", "built", "there already", "seconds", "bytes")
+    records = [dict(zip(header, row, strict=True)) for row in rows]
+    shown = [(*row[:-2], f"{row[-2]} s", output.human_size(row[-1])) for row in rows]
+    table = output.table((*header[:-2], "took", "size"), shown)
+    output.print_result(given, {"records": records}, table)
+    return 0
+
+
+def _record_of(path: str, given: Namespace) -> recording.Record:
+    """Return the record in a file, or of CuPy's own kernels, and print differences from this environment."""
+    if path == "cupy":
+        path = "the record of CuPy's kernels"
+        archs = given.arch or ["sm_{}{}".format(*compute_capability())]
+        record = recording.record_of_cupy(archs[0])
+    else:
+        record = recording.read(path, trust_options=given.trust_options)
+    found = toolkit.current()
+    compilers = [each.version for each in (found.nvrtc, found.nvcc) if each is not None]
+    for difference in recording.differences(record, compilers):
+        text = f"{path} was {difference}: the program may request other builds"
+        print(f"rtcompile: {text}", file=sys.stderr)
+    return record
 
 
 # --- Targets: what a package declares ---------------------------------------------------------------

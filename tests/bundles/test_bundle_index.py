@@ -14,7 +14,7 @@ import rtcompile  # noqa: E402
 from rtcompile.build import planned  # noqa: E402
 from rtcompile.cli import bundling  # noqa: E402
 from rtcompile.cli.bundling import read  # noqa: E402
-from rtcompile.extras.record import recording, warming  # noqa: E402
+from rtcompile.extras.record import recording  # noqa: E402
 from rtcompile.lookup import bundles as index  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.lookup.bundles import Bundle  # noqa: E402
@@ -66,7 +66,7 @@ class Program:
         """Record a run, bundle it, and use the bundle with an empty cache; return the run's code."""
         codes: list[bytes] = []
         recorded(self._record, lambda: codes.append(self.run()))
-        with warming.requests(recording.read(self._record), archs) as wanted:
+        with recording.requests(recording.read(self._record), archs) as wanted:
             targets = [bundling.Work(request) for request, _ in wanted]
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
         self.monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(self.folder / "no cache"))

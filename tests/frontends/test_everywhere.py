@@ -15,7 +15,7 @@ from cupy.cuda import compiler, function  # noqa: E402
 import rtcompile  # noqa: E402
 from rtcompile import CompileRequest  # noqa: E402
 from rtcompile.build import many, pipeline, planned  # noqa: E402
-from rtcompile.extras.record import recording, warming  # noqa: E402
+from rtcompile.extras.record import recording  # noqa: E402
 from rtcompile.extras.record.program import Recorder, Tally  # noqa: E402
 from rtcompile.frontends import cupy_hook  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
@@ -226,7 +226,7 @@ def test_a_header_that_was_tampered_with_is_not_built(recorded, header, installe
     record.headers = dict.fromkeys(record.headers, "")
 
     with pytest.raises(rtcompile.InvalidRequest, match="lacks the contents of a header"):
-        warming.warm(record, progress=False)
+        recording.warm(record, progress=False)
 
 
 def without_planning(monkeypatch: pytest.MonkeyPatch, request_it):
@@ -261,7 +261,7 @@ def test_the_first_run_after_warm_needs_no_planning(
     built = []
     record = recorded(lambda: built.append(installed(source, options)))
 
-    warming.warm(record, progress=False)
+    recording.warm(record, progress=False)
 
     again = without_planning(monkeypatch, lambda: installed(source, options))
     assert again.code == built[0].code
@@ -270,7 +270,7 @@ def test_the_first_run_after_warm_needs_no_planning(
 def test_a_record_warmed_for_another_device_is_found_there(recorded, installed, monkeypatch):
     record = recorded(lambda: installed(CODE))
 
-    [hopper] = warming.warm(record, archs=["sm_90a"], progress=False)
+    [hopper] = recording.warm(record, archs=["sm_90a"], progress=False)
 
     found = without_planning(monkeypatch, lambda: installed(CODE, arch="90"))
     assert (found.code, str(hopper.arch)) == (hopper.code, "sm_90")
@@ -316,7 +316,7 @@ def test_the_longest_builds_of_a_record_begin_first_and_its_order_is_kept(
         return compile_many(requests, **more)
 
     monkeypatch.setattr(rtcompile, "compile_many", noted)
-    codes = warming.warm(record, progress=False)
+    codes = recording.warm(record, progress=False)
 
     assert begun == ["-DN=1", "-DN=2", "-DN=0"]
     assert [f"n{i}".encode() in code.code for i, code in enumerate(codes)] == [True] * 3
@@ -328,7 +328,7 @@ def test_a_build_of_a_record_that_fails_is_named_by_its_position(recorded, insta
     record.builds[0] = record.builds[0]._replace(request=wrong, milliseconds=0)
 
     with pytest.raises(rtcompile.BatchError, match=r"\[0\] twice\.cu") as caught:
-        warming.warm(record, progress=False)
+        recording.warm(record, progress=False)
 
     assert [code is None for code in caught.value.results] == [True, False]
 
@@ -337,7 +337,7 @@ def test_other_architectures_apply_to_builds_for_the_device(recorded, installed)
     of_75 = {"arch": "sm_75", "name_expressions": ["f<int>"]}
     record = recorded(lambda: (installed(CODE), rtcompile.compile(TEMPLATE, **of_75)))
 
-    with warming.requests(record, ["sm_90a", "sm_100a"]) as requests:
+    with recording.requests(record, ["sm_90a", "sm_100a"]) as requests:
         assert [str(request.arch) for request, _ in requests] == ["sm_90", "sm_100", "sm_75"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import rtcompile
 from rtcompile.build import pipeline
-from rtcompile.extras.record import warming
+from rtcompile.extras.record import recording
 from rtcompile.files import fileset
 from rtcompile.files.fileset import FileSet
 from rtcompile.lookup import environment
@@ -104,7 +104,7 @@ def test_a_record_of_a_module_is_warmed_for_its_devices(tmp_path, monkeypatch):
     record = recorded(tmp_path / "kernels.json", lambda: build(CODE % 1, "-DN=1"))
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(tmp_path / "another cache"))
 
-    warming.warm(record, archs=["sm_90a", "sm_100"], progress=False)
+    recording.warm(record, archs=["sm_90a", "sm_100"], progress=False)
 
     assert look(request) is None
     hopper = rtcompile.compile(CODE % 1, options=("-DN=1",), arch="sm_90a")

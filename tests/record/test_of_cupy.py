@@ -16,7 +16,7 @@ from cupy.cuda import compiler  # noqa: E402
 
 import rtcompile  # noqa: E402
 from rtcompile.cli import main  # noqa: E402
-from rtcompile.extras.record import recording, warming  # noqa: E402
+from rtcompile.extras.record import recording  # noqa: E402
 from rtcompile.frontends.cupy_hook import program_name  # noqa: E402
 from rtcompile.lookup import environment  # noqa: E402
 from rtcompile.request import options as compiler_options  # noqa: E402
@@ -33,7 +33,7 @@ SMALL = [
 @pytest.fixture
 def kernels() -> list[dict[str, Any]]:
     """The kernels in the package."""
-    with lzma.open(warming.KERNELS) as file:
+    with lzma.open(recording.KERNELS) as file:
         document = json.loads(file.read())
     return list(document["kernels"])
 
@@ -48,7 +48,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             kernel["milliseconds"] = 0
         path = tmp_path / "kernels.json.xz"
         path.write_bytes(lzma.compress(json.dumps(document).encode()))
-        monkeypatch.setattr(warming, "KERNELS", str(path))
+        monkeypatch.setattr(recording, "KERNELS", str(path))
 
     put()
     return put
@@ -98,7 +98,7 @@ def test_the_wheel_has_the_record_below_a_megabyte_and_the_license_of_its_source
     with zipfile.ZipFile(rtcompile_wheel) as wheel:
         folder = "rtcompile/extras/record/kernels_of_cupy"
         kernels = wheel.read(f"{folder}/kernels.json.xz")
-        assert kernels == Path(warming.KERNELS).read_bytes()
+        assert kernels == Path(recording.KERNELS).read_bytes()
         assert len(kernels) <= 1 << 20
         assert b"Preferred Networks" in wheel.read(f"{folder}/LICENSE.txt")
 
@@ -107,11 +107,11 @@ def test_the_wheel_has_the_record_below_a_megabyte_and_the_license_of_its_source
 @pytest.mark.takes_seconds
 def test_a_slice_of_the_record_builds_for_two_architectures_and_serves_cupy(kernels, monkeypatch):
     archs = ["sm_80", "sm_120"]
-    record = warming.record_of_cupy(archs[0])
+    record = recording.record_of_cupy(archs[0])
     record.builds = [build for build in record.builds if "CUPY_FOR(" in build.request.source]
     record.builds = record.builds[:: len(record.builds) // 2]
 
-    codes = warming.warm(record, archs=archs, progress=False)
+    codes = recording.warm(record, archs=archs, progress=False)
 
     assert [str(code.arch) for code in codes] == archs * len(record.builds)
     first = {"source": record.builds[0].request.source, "options": [], "names": []}
@@ -164,9 +164,9 @@ def test_an_empty_bundle_is_rejected(capsys):
 
 def test_the_kernels_of_another_minor_version_are_built_with_a_note(small):
     small(f"{MINOR}.99")  # a patch release has the same kernels
-    assert not recording.differences(warming.record_of_cupy("sm_90"))
+    assert not recording.differences(recording.record_of_cupy("sm_90"))
     small("14.77.0")
-    [difference] = recording.differences(warming.record_of_cupy("sm_90"))
+    [difference] = recording.differences(recording.record_of_cupy("sm_90"))
     assert difference == f"recorded with CuPy 14.77.0, and here is CuPy {cupy.__version__}"
 
 
@@ -175,7 +175,7 @@ def test_another_major_version_of_cupy_is_an_error_that_names_the_known_ones(sma
     with pytest.raises(
         rtcompile.InvalidRequest, match=rf"CuPy 99.1.0.* CuPy {MINOR}.*: record your"
     ):
-        warming.record_of_cupy("sm_90")
+        recording.record_of_cupy("sm_90")
 
 
 def test_without_a_device_the_architecture_is_required(small, monkeypatch, capsys):

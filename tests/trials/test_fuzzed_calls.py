@@ -24,7 +24,7 @@ import rtcompile
 from rtcompile import Arch, CompileRequest, ObjectCode, RtcompileError
 from rtcompile.cli import bundling
 from rtcompile.extras.packaging.library import KernelLibrary
-from rtcompile.extras.record import recording, warming
+from rtcompile.extras.record import recording
 from rtcompile.extras.resources import Report
 from rtcompile.files import sealed
 from rtcompile.lookup.bundles import HEAD, INDEX, MAGIC, UnusableError, in_use
@@ -310,7 +310,7 @@ class Calls:
         path.write_text(json.dumps(document))
 
         def crafted_record() -> object:
-            return warming.warm(recording.read(str(path)), progress=False)
+            return recording.warm(recording.read(str(path)), progress=False)
 
         return crafted_record, {"record": document}
 

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
 from contextlib import suppress
 from json import dumps, loads
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,6 +25,8 @@ from rtcompile.files import sealed
 from rtcompile.named import NamedTuple
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from rtcompile import CompileRequest, ObjectCode
     from rtcompile.extras.record.recording import Record, RecordedBuild
 
@@ -47,22 +48,30 @@ class Run(NamedTuple):
     check: bool = False
 
 
-def become(words: Sequence[str], *, record: str, json: bool, check: bool) -> NoReturn:
-    """Replace this process by Python with a program and its arguments."""
+def become(given: Namespace) -> NoReturn:
+    """Replace this process by Python with the program of ``rtcompile run``, whose end reports its builds."""
+    from rtcompile.request.values import absolute
+
+    words = list(given.program)
+    if given.module_and_arguments is not None:
+        words = ["-m", *given.module_and_arguments, *words]
+    if not words or words == ["-m"]:
+        raise InvalidRequest("no program given: `rtcompile run script.py`, or `-m module`")
+    record = absolute(given.record) if given.record else ""
     if sys.flags.ignore_environment or sys.flags.no_site or not sys.executable:
         raise InvalidRequest(
             "the program finds rtcompile by a sitecustomize in PYTHONPATH, which Python's -E, -I and -S "
             "pass over: run the command without them"
         )
-    if record and check:
+    if record and given.check:
         raise InvalidRequest(
             "--check forbids builds, and --record is for a run that builds: give one"
         )
     log = Recorder.create(record).log if record else _new_log()
-    run = Run(_identity(), log, record, json, check)
+    run = Run(_identity(), log, record, given.json, given.check)
     # An empty entry among others of the path is the working directory.
-    given = os.environ.get("PYTHONPATH")
-    before = [path for path in given.split(os.pathsep) if path != _FOLDER] if given else []
+    paths = os.environ.get("PYTHONPATH")
+    before = [path for path in paths.split(os.pathsep) if path != _FOLDER] if paths else []
     environ = {
         **os.environ,
         _VARIABLE: dumps(run._asdict()),
@@ -198,7 +207,9 @@ class Recorder:
         headers = {}
         for label, _, path, digest in recorded.headers:
             if label.startswith("user") and self._is_new(digest):
-                with suppress(OSError):  # removed or changed meanwhile: warming reports that
+                with suppress(
+                    OSError
+                ):  # removed or changed meanwhile: `recording.warm` reports that
                     headers[digest] = sealed.read_given(path).decode("utf-8", "surrogateescape")
         if self._is_new(recorded._replace(milliseconds=0.0)):
             self._append([recorded], headers)
