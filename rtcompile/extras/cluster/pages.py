@@ -102,9 +102,8 @@ class Sharing:
                     level.miss()
                 continue
             level.hit(found.obj.build.compiled_in, time.monotonic() - begin)
-            entries = self._entries(found) if at and stores.writes else None
-            if entries is not None:  # copy it to the stores before this one
-                stores.push(entries, levels=stores.levels[:at])
+            if at and stores.writes:  # copy it to the stores before this one
+                stores.push(partial(self._entries, found), levels=stores.levels[:at])
             return found
         return None
 
@@ -121,9 +120,8 @@ class Sharing:
         entries = None
         try:
             built = compile(left)
-            # Only what others can use is pushed. In any case the lease ends.
-            entries = self._entries(built) if stores.writes else None
-        finally:
+            entries = partial(self._entries, built) if stores.writes else None
+        finally:  # in any case the lease ends
             stores.push(entries, partial(stores.end_lease, taken))
         for level in stores.levels:
             level.built(built.obj.build.compiled_in)
@@ -152,25 +150,19 @@ class Sharing:
             if files is not None and build.backend in self._inputs.compilers:
                 yield self._inputs.object_key(files, backend=build.backend)
 
-    def _entries(self, found: Found) -> Callable[[Level], list[StoreEntry]] | None:
-        """Return a function that returns the entries to write to a store for a build; None if it is not portable."""
-        if not _is_portable(self._inputs, found):
+    def _entries(self, found: Found, level: Level) -> list[StoreEntry] | None:
+        """Return the entries to write to a store for a build; None if others cannot use it."""
+        own, name, key = _packed(self._inputs, found), found.record.object_key, self._key
+        if own is None:
             return None
-
-        def entries(level: Level) -> list[StoreEntry]:
-            own, name, key = _pack(self._inputs, found), found.record.object_key, self._key
-            # It was looked for, and is not read again, since the writer holds this build's lease.
-            page = self._pages[level] or Page(b"")
-            if not page.records and len(own.object) <= SMALL:
-                return [("manifest", key, own.packed(key))]
-            new = page._replace(
-                records=_merged(self._inputs.portable_key, own.records, page.records)
-            )
-            # The object is written before the page that names it.
-            listed = [("manifest", key, new.packed(key))] if new.records else []
-            return [("object", name, own.packed(name)), *listed]
-
-        return entries
+        # It was looked for, and is not read again, since the writer holds this build's lease.
+        page = self._pages[level] or Page(b"")
+        if not page.records and len(own.object) <= SMALL:
+            return [("manifest", key, own.packed(key))]
+        new = page._replace(records=_merged(self._inputs.portable_key, own.records, page.records))
+        # The object is written before the page that names it.
+        listed = [("manifest", key, new.packed(key))] if new.records else []
+        return [("object", name, own.packed(name)), *listed]
 
 
 # --- sending a build to another machine --------------------------------------------------------------------------
@@ -179,18 +171,13 @@ class Sharing:
 def pack(inputs: KeyInputs, store: Store) -> Page | None:
     """Return a cached build to be sent to another machine; None if it is not portable."""
     found = store.search(inputs, counts=False)
-    if isinstance(found, Found) and _is_portable(inputs, found):
-        return _pack(inputs, found)
-    return None
+    return _packed(inputs, found) if isinstance(found, Found) else None
 
 
-def _is_portable(inputs: KeyInputs, found: Found) -> bool:
-    key, files = found.record.object_key, found.record.files
-    return bool(key) and keys.is_portable(inputs, found.obj, files)
-
-
-def _pack(inputs: KeyInputs, found: Found) -> Page:
+def _packed(inputs: KeyInputs, found: Found) -> Page | None:
     build = found.record
+    if not build.object_key or not keys.is_portable(inputs, found.obj, build.files):
+        return None
     data = object_file(inputs, build.object_key, found.obj)
     own = build._replace(files=build.files.without_stats())
     records = encode_records(inputs.portable_key, [own], search=inputs.search)

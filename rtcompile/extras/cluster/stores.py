@@ -239,7 +239,7 @@ class Stores:
 
     def push(
         self,
-        entries: Callable[[Level], Sequence[StoreEntry]] | None,
+        entries: Callable[[Level], Sequence[StoreEntry] | None] | None,
         then: Callable[[bool], None] = lambda _: None,
         levels: Sequence[Level] | None = None,
     ) -> None:
