@@ -321,7 +321,7 @@ def bundle(
             try:
                 contents.append(_contents(w, code))
                 bundled.append((w.request, code))
-            except UnbundleableError as error:
+            except InvalidRequest as error:
                 reasons.append(f"{w.label()} cannot be bundled: {error}")
     if reasons:
         advice = "; rtcompile bundle … --skip-unbundleable bundles the rest" if contents else ""
@@ -338,29 +338,23 @@ def bundle(
     return bundled
 
 
-class UnbundleableError(Exception):
-    """A build cannot be part of a bundle; the message says why."""
-
-
 def _contents(work: Work, code: ObjectCode) -> Contents:
-    """Return a build's data for a bundle; raise `UnbundleableError` if it cannot be bundled."""
+    """Return a build's data for a bundle; raise `InvalidRequest` if it cannot be bundled."""
     request, settings = work.request, work.settings()
     known = bundles.key_of(request, settings.debug)
     plan = planned.plan(request, settings)
     linked = [linker_input(item, index) for index, item in enumerate(request.link)]
     if known is None or any(isinstance(each, CompileRequest) for each in linked):
-        raise UnbundleableError("link= contains sources; compile them and link the results")
+        raise InvalidRequest("link= contains sources; compile them and link the results")
     key, shape = known
     own = {each.path for each in plan.search if each.is_own and not each.path.startswith(FOLDER)}
     if own != {*shape.folders}:
-        raise UnbundleableError(
-            f"its folders {', '.join(own)} are not plain; give each as -I/folder"
-        )
+        raise InvalidRequest(f"its folders {', '.join(own)} are not plain; give each as -I/folder")
     read = code.build.files
     if read.uncacheable and not read.headers:
-        raise UnbundleableError(read.uncacheable)
+        raise InvalidRequest(read.uncacheable)
     if read.current() is None:
-        raise InvalidRequest(f"{request.name}: a header changed while it was bundled; try again")
+        raise InvalidRequest("a header changed while it was bundled; try again")
     # NVCC's own headers and the host compiler's have no label either, and need no check.
     named = (
         plan.options.pre_includes
@@ -368,7 +362,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
         else [h.path for h in read.headers]
     )
     if strays := [each.path for each in read.headers if not each.label and each.path in named]:
-        raise UnbundleableError(
+        raise InvalidRequest(
             f"it includes {strays[0]} by its path on this machine; give its folder by -I"
         )
     program, compiler = os.path.basename(request.name), code.build.compiler
