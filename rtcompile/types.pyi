@@ -8,7 +8,7 @@ from rtcompile.extras.devtools import Profile as Profile
 from rtcompile.extras.devtools import TemplateCost as TemplateCost
 from rtcompile.extras.packaging.library import Kernel as Kernel
 from rtcompile.extras.packaging.library import KernelModule as KernelModule
-from rtcompile.extras.packaging.signature import Parameter as Parameter
+from rtcompile.extras.packaging.library import Parameter as Parameter
 from rtcompile.extras.resources import KernelReport as KernelReport
 from rtcompile.extras.resources import Occupancy as Occupancy
 from rtcompile.extras.resources import Report as Report

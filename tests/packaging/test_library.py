@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rtcompile.errors import CompileError, InvalidRequest
-from rtcompile.extras.packaging import signature
-from rtcompile.extras.packaging.library import KernelLibrary
+from rtcompile.extras.packaging.library import KernelLibrary, parse
 from tests.jobs import at_once
 from tests.packages import DECLARATION, HEADER, SOURCE, Package
 from tests.processes import python
@@ -26,7 +25,7 @@ def package(tmp_path, monkeypatch):
 
 @from_table
 def test_a_parameter_is_read_as_cpp_reads_it(declaration, name, dtype, pointer, const, size):
-    (parameter,) = signature.parse(declaration, "k")
+    (parameter,) = parse(declaration, "k")
     assert (parameter.name, parameter.dtype) == (name, dtype)
     assert (parameter.pointer, parameter.const, parameter.size) == (pointer, const, size)
     assert str(parameter) == declaration
@@ -34,7 +33,7 @@ def test_a_parameter_is_read_as_cpp_reads_it(declaration, name, dtype, pointer, 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("void", 0), ("Map<int, int> m, int n", 2)])
 def test_parameters_are_split_where_cpp_splits_them(text, count):
-    assert len(signature.parse(text, "k")) == count
+    assert len(parse(text, "k")) == count
 
 
 INVALID = "float* x,|float& x|int n = 3|void (*f)(int)|float* 3|float x y z w, )( int|float x y|Pair<int p|float x[4"
@@ -43,7 +42,7 @@ INVALID = "float* x,|float& x|int n = 3|void (*f)(int)|float* 3|float x y z w, )
 @pytest.mark.parametrize("text", INVALID.split("|"))
 def test_an_invalid_parameter_is_reported(text):
     with pytest.raises(InvalidRequest, match=r"a\.cu: k: .* is not a parameter of a kernel"):
-        signature.parse(text, "a.cu: k")
+        parse(text, "a.cu: k")
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -53,7 +52,7 @@ def convert(text, *args):
     pytest.importorskip("cupy")
     from rtcompile.extras.packaging.arguments import convert
 
-    return convert(signature.parse(text, "k"), args, "k")
+    return convert(parse(text, "k"), args, "k")
 
 
 def device_array(typestr="<f4", *, read_only=False):
