@@ -18,7 +18,6 @@ import rtcompile
 from benchmarks._machine import save
 from examples import cute_tiled_copy
 from rtcompile.build import pipeline
-from rtcompile.build.measured import measure
 from rtcompile.extras.devtools import Profile
 from rtcompile.settings import Settings
 
@@ -81,7 +80,7 @@ def main() -> None:
     for name, request in requests().items():
         profiles, plain = [], []
         for _ in range(ROUNDS):
-            profiles.append(Profile.of(measure(request, Settings.from_environ())))
+            profiles.append(Profile.of(request, Settings.from_environ()))
             begin = time.perf_counter()
             pipeline.build(request, Settings.from_environ().override(pch=False, recompile=True))
             plain.append((time.perf_counter() - begin) * 1e3)

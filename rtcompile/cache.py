@@ -6,7 +6,7 @@ variable is invalid.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rtcompile.build import pipeline
@@ -62,10 +62,6 @@ class CacheInfo:
     fetched: int
     precompiled_headers: int
     precompiled_bytes: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
 
 
 @public

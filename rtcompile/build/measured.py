@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from functools import partial
 
 from rtcompile.build import miss, planned
@@ -12,26 +11,18 @@ from rtcompile.build.plan import Plan
 from rtcompile.compilers import nvrtc
 from rtcompile.errors import InvalidRequest, JitDisabled
 from rtcompile.lookup.find import query_of
-from rtcompile.named import NamedTuple
 from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 
-
-class Measured(NamedTuple):
-    """A compile by NVRTC without a cache and a precompiled header."""
-
-    program: str
-    arch: str
-    compiler: str
-    milliseconds: float  # from the request to a worker until the code is available
-    phases: Mapping[str, float]  # as the `milliseconds` of a `Compiled`
-    # Of a second compile, NVRTC's own trace: name, begin and duration in microseconds, and detail.
-    events: list[tuple[str, float, float, str]]
+# The program, the architecture, the compiler, the milliseconds from the request to a worker until the code is
+# available, those of the compile's phases, and of a second compile NVRTC's own trace: name, begin and duration in
+# microseconds, and detail.
+Measured = tuple[str, str, str, float, dict[str, float], list[tuple[str, float, float, str]]]
 
 
 def measure(request: CompileRequest, settings: Settings) -> Measured:
-    """Compile a request without the cache, and return its times."""
+    """Compile a request by NVRTC without the cache and a precompiled header, and return its times."""
     if not settings.jit:
         raise JitDisabled(
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
@@ -41,7 +32,7 @@ def measure(request: CompileRequest, settings: Settings) -> Measured:
     build = miss.Miss(query)
     if attempt.plan.key_inputs.backend != "nvcc":
         attempt, found = build.with_added_flags(attempt, partial(_measured, build.limits))
-        if isinstance(found, Measured):
+        if not isinstance(found, CompileFailure):
             return found
         build.turned(attempt, found)
     raise InvalidRequest(
@@ -59,11 +50,11 @@ def _measured(limits: Limits, plan: Plan) -> Measured | CompileFailure:
     if isinstance(outcome, CompileFailure):
         return outcome
     traced = nvrtc.observe(unit, library, limits, traced=True)
-    return Measured(
+    return (
         os.path.basename(plan.key_inputs.name),
         str(plan.choice.arch),
         f"nvrtc {library.version}",
         milliseconds,
-        outcome.milliseconds,
+        {**outcome.milliseconds},
         [] if isinstance(traced, CompileFailure) else traced["events"],
     )

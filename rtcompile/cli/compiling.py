@@ -213,11 +213,10 @@ def _subjects(given: Namespace) -> list[ObjectCode | bytes]:
 
 def profile(given: Namespace) -> int:
     """Print a profile per architecture, or one JSON object of them."""
-    from rtcompile.build.measured import measure
     from rtcompile.extras.devtools import Profile
 
     settings = Settings.from_environ().override(**overrides(given))
-    found = [Profile.of(measure(request, settings)) for request in requests(given, given.file)]
+    found = [Profile.of(request, settings) for request in requests(given, given.file)]
     width = output.terminal_width(sys.stdout, 0)
     texts = [each.text(max(1, given.top), width) for each in found]
     profiles = [each.fields() for each in found]

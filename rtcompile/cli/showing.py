@@ -42,7 +42,7 @@ def _prune(given: Namespace, _: Store) -> _Result:
 
 def _clear(*_: object) -> _Result:
     gone = cache.clear()
-    return {"directory": gone.directory, "removed": gone.as_dict()}, (
+    return {"directory": gone.directory, "removed": asdict(gone)}, (
         f"{gone.entries} builds and {gone.precompiled_headers} precompiled headers removed, "
         f"{output.human_size(gone.size)}; {gone.directory} contains only reproducers now"
     )
@@ -56,7 +56,7 @@ def _info(_: Namespace, store: Store) -> _Result:
     # The costs and savings of shared stores for this machine's processes.
     stores = usage.stores if (usage := store.usage()) else {}
     levels = {name: {**dict.fromkeys(_COUNTS, 0.0), **counts} for name, counts in stores.items()}
-    fields: dict[str, Any] = {**found.as_dict(), "levels": levels}
+    fields: dict[str, Any] = {**asdict(found), "levels": levels}
     sizes = (found.size, found.limit, found.precompiled_bytes)
     size, limit, headers = map(output.human_size, sizes)
     lines = [

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rtcompile import CompileError, CompileRequest, InvalidRequest
-from rtcompile.build.measured import measure
 from rtcompile.cli import main
 from rtcompile.compilers import nvrtc
 from rtcompile.extras.devtools import Profile
@@ -38,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def _profile(folder: Path, source: str = SOURCE, **more: object) -> Profile:
     given: dict[str, object] = {"options": (f"-I{folder}",), "name_expressions": ["k<float>"]}
     request = CompileRequest(source, arch="sm_80", **{**given, **more})
-    return Profile.of(measure(request, Settings.from_environ()))
+    return Profile.of(request, Settings.from_environ())
 
 
 def test_the_phases_add_up_and_templates_are_counted_by_name(folder):

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rtcompile.build.measured import Measured
+from rtcompile import CompileRequest
+from rtcompile.build.measured import measure
 from rtcompile.named import NamedTuple
+from rtcompile.settings import Settings
 from rtcompile.styling import table
 
 _SHOWN = 15  # rows of a table
@@ -59,20 +61,15 @@ class Profile:
     templates: tuple[TemplateCost, ...]
 
     @classmethod
-    def of(cls, found: Measured) -> Profile:
-        """Return the profile of a measured compile."""
-        inside = dict(found.phases)
+    def of(cls, request: CompileRequest, settings: Settings) -> Profile:
+        """Compile a request without the cache, and return its profile."""
+        program, arch, compiler, milliseconds, inside, events = measure(request, settings)
         waiting = inside.pop("queue")
         inside["rest of NVRTC"] = max(0.0, inside.pop("compile"))
-        worker = max(0.0, found.milliseconds - waiting - sum(inside.values()))
-        return cls(
-            program=found.program,
-            arch=found.arch,
-            compiler=found.compiler,
-            milliseconds=found.milliseconds,
-            phases=(("waiting for a worker", waiting), ("worker process", worker), *inside.items()),
-            templates=_templates(found.events, inside.get("front end", 0.0)),
-        )
+        worker = max(0.0, milliseconds - waiting - sum(inside.values()))
+        phases = (("waiting for a worker", waiting), ("worker process", worker), *inside.items())
+        templates = _templates(events, inside.get("front end", 0.0))
+        return cls(program, arch, compiler, milliseconds, phases, templates)
 
     def __str__(self) -> str:
         return self.text()
