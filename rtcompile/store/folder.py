@@ -352,7 +352,7 @@ def _contents(journal: FileIO) -> bytes:
 
 def as_lines(counts: Mapping[str, float]) -> bytes:
     """Return counts in the format of the journal: one per line."""
-    return "".join(f"{round(n, 3)} {name}\n" for name, n in counts.items() if n).encode()
+    return "".join(f"{round(n, 6)} {name}\n" for name, n in counts.items() if n).encode()
 
 
 def sums(lines: bytes) -> dict[str, float]:

@@ -164,17 +164,14 @@ def test_the_time_that_a_store_saved_and_cost_is_counted(on, address, run_json):
     rtcompile.compile(nodes.source(1), arch="sm_80")
     assert current().levels[0].counts["misses"] == 1
     assert current().flush(10.0)
-    current().report()
     on("b", address)
     code = rtcompile.compile(nodes.source(1), arch="sm_80")
     assert code.build.hit == "remote"
     assert pickle.loads(pickle.dumps(code.build)) == code.build
-    current().report()
-    current().report()  # counts nothing twice
     (counts,) = run_json("cache", "info")[1]["levels"].values()
     assert (counts["hits"], counts["misses"]) == (1, 0)
     assert counts["seconds_saved"] == pytest.approx(code.build.compiled_in / 1e3, abs=0.001)
-    assert current().levels[0].counts["seconds_waited"] > 0.0  # the journal has milliseconds
+    assert current().levels[0].counts["seconds_waited"] > 0.0  # the journal has microseconds
     assert 0.0 <= counts["seconds_waited"] <= code.build.milliseconds / 1e3 + 0.001
     assert counts["bytes_read"] > 1000
 

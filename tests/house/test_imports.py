@@ -43,7 +43,7 @@ PORTS = {
     "request.key": {"KeyInputs", "digest", "field", "is_portable", "may_travel"},
     "request.object_code": {"MOST_LISTED", "Found", "Record", "decode_records", "encode_records"},
     "settings": {"Settings", "cache_dir", "flag", "note", "seconds"},
-    "store.folder": {"Folder", "at_end"},
+    "store.folder": {"Folder", "at_end", "count"},
     "store.locks": {"Busy"},
     "store.store": {"Store", "object_file"},
     "lookup.find": {"listeners", "Listener"},

@@ -30,7 +30,7 @@ from rtcompile.extras.cluster.entries import (
     first_line,
 )
 from rtcompile.settings import cache_dir, note
-from rtcompile.store.folder import Folder
+from rtcompile.store.folder import Folder, count
 
 FIRST_SECONDS = 1.0  # for the first reply, which includes connecting
 _FIRST_CREDIT, _TRIAL_CREDIT, _MOST_CREDIT = 1.0, 0.5, 10.0  # _TRIAL_CREDIT: after a pause
@@ -76,7 +76,6 @@ class Level:
         self._resumes_at = self._not_written_until = 0.0
         self._next_pause = _LEAST_PAUSE
         self._has_warned = False
-        self._reported: dict[str, Any] = Counter[str]()
         self._probe: threading.Thread | None = None
 
     # --- entries -------------------------------------------------------------------------
@@ -258,9 +257,10 @@ class Level:
                 self._pause(f"its replies cost {cost:.1f} s and saved {saved:.1f} s", silent=False)
 
     def count(self, name: str, number: float = 1) -> None:
-        """Add to what this process requested."""
+        """Add to what this process requested, and to the machine's statistics."""
         with self._guard:
             self.counts[name] += number
+            count(Folder(cache_dir(os.environ)), **{f"{name} {self.store.name}": number})
 
     def _fail(self, what: str, hint: str = _HINT) -> None:
         self.count("failures")
@@ -268,16 +268,6 @@ class Level:
         if not self._has_warned:
             self._has_warned = True
             warn(f"RTCOMPILE_REMOTE: {self.store.name} {what.rstrip('.')}. {hint}")
-
-    def report(self) -> None:
-        """Add the counts since the last report to the machine's."""
-        before, self._reported = self._reported, self.counts.copy()
-        changed = {
-            name: n - before[name] for name, n in self._reported.items() if n != before[name]
-        }
-        if changed:
-            named = {f"{name} {self.store.name}": n for name, n in changed.items()}
-            Folder(cache_dir(os.environ)).log(named)
 
 
 def _make(request: _Request, reply: Future[Any]) -> None:

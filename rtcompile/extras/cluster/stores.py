@@ -35,11 +35,10 @@ from rtcompile.extras.cluster.entries import (
     read_keys,
 )
 from rtcompile.extras.cluster.level import Level
-from rtcompile.settings import note
-from rtcompile.store.folder import at_end
+from rtcompile.settings import cache_dir, note
+from rtcompile.store.folder import Folder, at_end, count
 from rtcompile.store.locks import Busy
 
-_REPORT_SECONDS = 30.0
 _FLUSH_SECONDS = 2.0  # at the process's end
 
 
@@ -132,7 +131,7 @@ class Stores:
         self.held: set[Lease] = set()  # leases that the writing thread renews
         self.stalls = 0  # leases of others that were not renewed
         self.now, self.sleep = time.monotonic, time.sleep
-        self._reported_at = self._renewed_at = time.monotonic()
+        self._renewed_at = time.monotonic()
         self._owner = os.getpid()
         self._tasks: Queue[Callable[[], object]] = Queue()
         self._guard = threading.Lock()
@@ -292,8 +291,6 @@ class Stores:
                     if not lease.renew():
                         self.held.discard(lease)
                 self._renewed_at = time.monotonic()
-            if time.monotonic() - self._reported_at > _REPORT_SECONDS:
-                self.report()
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until everything is written; return whether it is. At the process's end there are no `seconds`."""
@@ -309,18 +306,10 @@ class Stores:
                     break
             return not self._tasks.unfinished_tasks
 
-    def report(self) -> None:
-        """Add the counts since the last report to the machine's."""
-        self._reported_at = time.monotonic()
-        for level in self.levels:
-            level.report()
-
     def end(self) -> None:
         """Write the remaining entries at the process's end, within limits."""
         if os.getpid() == self._owner:
             self.flush()
-            with suppress(RtcompileWarning):
-                self.report()
 
 
 # --- the process's own ---------------------------------------------------------------------------
@@ -340,6 +329,7 @@ def current() -> Stores | None:
                 settings = RemoteSettings.from_environ()
                 found = _stores[key] = Stores(settings) if settings.addresses else None
                 if found is not None:
+                    count(Folder(cache_dir(os.environ)))  # what `end` counts is logged after it
                     at_end(found.end)
             except InvalidRequest as error:
                 warn(f"{error}. Builds go on without it.")
