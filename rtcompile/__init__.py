@@ -28,8 +28,7 @@ _NAMES = {
         "ExecutorError InvalidRequest JitDisabled JitifyError LinkError RtcompileError "
         "RtcompileWarning ToolkitNotFound UnsupportedArch"
     ),
-    "extras.cluster.executors": "submit_to",
-    "extras.cluster.pages": "sharing",
+    "extras.cluster.pages": "sharing submit_to",
     "extras.launching": "tensor_map",
     "extras.launching.launch": "launch",
     "extras.notebook": "load_ipython_extension",

@@ -60,11 +60,8 @@ class BuildFuture(Future[ObjectCode]):
         if not super().cancel():
             return False
         self.set_running_or_notify_cancel()  # wakes up as_completed()
-        self._stop()
-        return True
-
-    def _stop(self) -> None:
         self._cancellation.cancel()
+        return True
 
 
 @dataclass(eq=False)

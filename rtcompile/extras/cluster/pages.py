@@ -3,7 +3,7 @@
 Each lookup key and version of NVRTC has a *page*: the dependency lists of builds that read different files, with
 their code inlined if small. A build is used only if the same files with the same contents are found here. If a
 header's contents differ locally, compute the object key for those contents and fetch that. A build that depends on
-its path is never shared.
+its path is never shared. A batch on an executor sends its builds in the same form.
 
 A local hit does not use this module.
 """
@@ -11,10 +11,17 @@ A local hit does not use this module.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+from rtcompile import CompileRequest, ExecutorError, InvalidRequest, ObjectCode, RtcompileError
+from rtcompile.build.pipeline import build as compiled
+from rtcompile.build.planned import plan
+from rtcompile.errors import shown, unchained
 from rtcompile.extras.cluster.level import Level
 from rtcompile.extras.cluster.stores import StoreEntry, Stores, current
 from rtcompile.files import fileset, sealed
@@ -28,7 +35,11 @@ from rtcompile.request.object_code import (
     decode_records,
     encode_records,
 )
+from rtcompile.settings import Settings
 from rtcompile.store.store import Store, object_file
+
+if TYPE_CHECKING:
+    from rtcompile.build.batch import BuildFuture
 
 SMALL = 32 << 10  # bytes; an object of up to this size is inlined in its page
 
@@ -132,14 +143,14 @@ class Sharing:
         page = self._pages[level] = Page.read(level, "manifest", self._key)
         if page is None:
             return None
-        if (got := unpack(self._inputs, self._store, page)) is not None:
+        if (got := _unpack(self._inputs, self._store, page)) is not None:
             return got
         named = [build.object_key for build in _usable(self._inputs, page.records)]
         for name in dict.fromkeys(chain(named, self._keys_here(page))):
             if name not in named:
                 self._lease_key = name
             apart = Page.read(level, "object", name)
-            if (got := unpack(self._inputs, self._store, apart)) is not None:
+            if (got := _unpack(self._inputs, self._store, apart)) is not None:
                 return got
         return None
 
@@ -168,12 +179,6 @@ class Sharing:
 # --- sending a build to another machine --------------------------------------------------------------------------
 
 
-def pack(inputs: KeyInputs, store: Store) -> Page | None:
-    """Return a cached build to be sent to another machine; None if it is not portable."""
-    found = store.search(inputs, counts=False)
-    return _packed(inputs, found) if isinstance(found, Found) else None
-
-
 def _packed(inputs: KeyInputs, found: Found) -> Page | None:
     build = found.record
     if not build.object_key or not keys.is_portable(inputs, found.obj, build.files):
@@ -184,7 +189,7 @@ def _packed(inputs: KeyInputs, found: Found) -> Page | None:
     return Page(records, data)
 
 
-def unpack(inputs: KeyInputs, store: Store, page: Page | None) -> Found | None:
+def _unpack(inputs: KeyInputs, store: Store, page: Page | None) -> Found | None:
     """Write a page's inlined build for the local files to the cache; None if there is none."""
     if page is not None and page.object:
         for build in _usable(inputs, page.records):
@@ -207,3 +212,93 @@ def _builds_in(inputs: KeyInputs, records: bytes) -> tuple[Record, ...]:
     """Return a page's records of builds."""
     # They have no stats, since another machine's identify no header here.
     return decode_records(inputs.portable_key, records, inputs.search) or ()
+
+
+# --- builds of a batch on an executor: each is one task, with the settings and cache of its machine ------------
+
+
+# The result, and the same packed for the cache of the machine that submitted the task.
+_Reply = tuple[ObjectCode | RtcompileError, Page | None]
+
+
+def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any]], BuildFuture]:
+    """Return a function that starts a build on an executor, with overrides of the settings there.
+
+    A build that is already running when it is cancelled may continue there.
+    """
+    from rtcompile.build.batch import BuildFuture  # a look-up in the stores does not need it
+
+    # A Dask client has an adapter, since its own futures are of another type.
+    adapter = getattr(executor, "get_executor", None)
+    if callable(adapter):
+        executor = adapter(pure=False)
+    if not callable(getattr(executor, "submit", None)):
+        raise InvalidRequest(
+            "executor must have submit(), as a concurrent.futures.Executor has (mpi4py's too), or "
+            f"be a Dask Client, not {shown(executor)}"
+        )
+
+    def start(request: CompileRequest, overrides: Mapping[str, Any]) -> BuildFuture:
+        future = BuildFuture()
+        theirs: Future[_Reply] = Future()
+        try:
+            theirs = executor.submit(_work, request, overrides)
+        except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
+            theirs.set_exception(error)
+        theirs.add_done_callback(partial(_take, future, request, overrides))
+        future.add_done_callback(lambda own: own.cancelled() and theirs.cancel())
+        return future
+
+    return start
+
+
+def _take(
+    future: BuildFuture,
+    request: CompileRequest,
+    overrides: Mapping[str, Any],
+    theirs: Future[_Reply],
+) -> None:
+    """Set a build's future to its result on an executor."""
+    with suppress(InvalidStateError):  # it was cancelled meanwhile
+        try:
+            outcome, packed = theirs.result()
+        except BaseException as error:  # noqa: BLE001  # an engine and its worker's Python may raise anything
+            future.set_exception(_lost(error))
+            return
+        if isinstance(outcome, RtcompileError):
+            future.set_exception(unchained(outcome))
+            return
+        if packed is not None:
+            with suppress(RtcompileError):  # there may be no toolkit here
+                _keep(request, overrides, packed)
+        future.set_result(outcome)
+
+
+def _work(request: CompileRequest, overrides: Mapping[str, Any]) -> _Reply:
+    """Build here; an executor's worker runs this function."""
+    try:
+        settings = Settings.from_environ().override(**overrides)
+        code = compiled(request, settings)
+        inputs = plan(request, settings).key_inputs
+        found = Store.open(settings).search(inputs, counts=False)
+        return code, _packed(inputs, found) if isinstance(found, Found) else None
+    except RtcompileError as error:
+        return unchained(error), None
+
+
+def _keep(request: CompileRequest, overrides: Mapping[str, Any], packed: Page) -> None:
+    """Write a result to this machine's cache."""
+    settings = Settings.from_environ().override(**overrides)
+    store = Store.open(settings)
+    inputs = plan(request, settings).key_inputs
+    if settings.jit and store.find(inputs) is None:
+        _unpack(inputs, store, packed)
+
+
+def _lost(error: BaseException) -> ExecutorError:
+    lines = str(error).strip().splitlines()
+    what = f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
+    return ExecutorError(
+        f"the executor could not run this build: {what}. Its workers need rtcompile of the same "
+        "version, and memory for a compiler (0.4 GB for CuTe)"
+    )

@@ -7,7 +7,7 @@ hiddenimports = collect_submodules(
 )
 # These are of the public functions, not of an optional package: `compile_many(executor=)`, launches, reproducers of
 # crashes, and progress.
-hiddenimports += ["rtcompile.extras.cluster.executors", "rtcompile.extras.launching.launch"]
+hiddenimports += ["rtcompile.extras.cluster.pages", "rtcompile.extras.launching.launch"]
 hiddenimports += ["rtcompile.extras.reproducer"]
 hiddenimports += ["rtcompile.extras.progress", "cuda.pathfinder"]
 datas = collect_data_files("rtcompile")
