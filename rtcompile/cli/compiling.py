@@ -62,7 +62,7 @@ def run(given: Namespace) -> int:
                 continue
             built = future.result()
             results.append(_fields(build, built))
-            _write(build.path, built.code)
+            _write(build.path, built)
             if not given.json:
                 stream = sys.stderr if given.output == "-" else sys.stdout
                 line = _line(f"[{count}/{len(builds)}]", build, built)
@@ -119,13 +119,12 @@ def _path(wanted: str | None, file: str, request: CompileRequest, *, single: boo
     return os.path.join(wanted or os.path.dirname(file), f"{stem}{arch}{extension}")
 
 
-def _write(path: str, code: bytes) -> None:
+def _write(path: str, built: ObjectCode) -> None:
     if path == "-":
-        sys.stdout.buffer.write(code)
+        sys.stdout.buffer.write(built.code)
         return
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(code)
+    built.save(path)
 
 
 def _fields(build: _FileBuild, built: ObjectCode) -> dict[str, Any]:

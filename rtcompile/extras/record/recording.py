@@ -210,19 +210,6 @@ class Record:
         headers = [header for build in by_nvrtc for header in build.headers]
         return list(dict.fromkeys(path for label, _, path, _ in headers if not label))
 
-    def contents(self, digest: str) -> bytes:
-        """Return the contents of a header; raise `InvalidRequest` if the record lacks them."""
-        try:
-            data = self.headers[digest].encode("utf-8", "surrogateescape")
-        except (KeyError, UnicodeEncodeError):
-            data = b""
-        if content_digest(data) != digest:
-            raise InvalidRequest(
-                f"the record lacks the contents of a header (digest {digest[:16]}…); record the "
-                "program again with `rtcompile run --record`"
-            )
-        return data
-
 
 def read(path: str, *, trust_options: bool = False) -> Record:
     """Return the record in a file; unless `trust_options`, raise if its options would run or write something."""
@@ -397,7 +384,15 @@ class _Relocated:
             return False
 
     def _write(self, target: str, path: str, digest: str) -> None:
-        data = self._record.contents(digest)
+        try:
+            data = self._record.headers[digest].encode("utf-8", "surrogateescape")
+        except (KeyError, UnicodeEncodeError):
+            data = b""
+        if content_digest(data) != digest:
+            raise InvalidRequest(
+                f"the record lacks the contents of a header (digest {digest[:16]}…); record the "
+                "program again with `rtcompile run --record`"
+            )
         self._written += len(data)
         if self._written > _MOST_WRITTEN_BYTES:
             problem = "the record's headers, once for each build's, fill the disk"
