@@ -207,9 +207,8 @@ class Recorder:
         headers = {}
         for label, _, path, digest in recorded.headers:
             if label.startswith("user") and self._is_new(digest):
-                with suppress(
-                    OSError
-                ):  # removed or changed meanwhile: `recording.warm` reports that
+                # If it was removed or changed meanwhile, `recording.warm` reports that.
+                with suppress(OSError):
                     headers[digest] = sealed.read_given(path).decode("utf-8", "surrogateescape")
         if self._is_new(recorded._replace(milliseconds=0.0)):
             self._append([recorded], headers)
