@@ -56,6 +56,7 @@ def forget_bundles() -> None:
 
 def forget_toolkit() -> None:
     """Forget the found toolkit; the cache still records it."""
+    toolkit._in_this_process.clear()
     toolkit._decoded.clear()
 
 

@@ -22,7 +22,8 @@ from rtcompile.lookup.environment import CHECK_SECONDS, signature
 from rtcompile.settings import Settings
 from rtcompile.toolkit.model import Executable, Library, Toolchain, architectures, unpack
 
-_decoded: dict[str, tuple[Sequence[bytes], Toolchain]] = {}  # the fields of files, by toolchain key
+_in_this_process: dict[str, Sequence[bytes]] = {}  # the fields of files, by toolchain key
+_decoded: dict[tuple[bytes, ...], Toolchain] = {}  # by all fields except the devices' capability
 _lock = forks.lock()
 _LONGEST_WAIT = 2.0  # seconds; a search takes one at most
 
@@ -50,16 +51,14 @@ def _known(trusted: float = 0.0) -> Toolchain | None:
     environments.current().signature(trusted)
     here = environments.current()  # A change in a folder of PATH makes a new snapshot.
     settings, key = here.usable_settings, here.toolchain_key
-    before, found = _decoded.get(key, ((), None))
-    fields = here.toolchain if here.signature() else before
-    if not fields or not (fields is here.toolchain or environments.are_unchanged(fields)):
+    fields = here.toolchain if here.signature() else _in_this_process.get(key)
+    if fields is None or not (fields is here.toolchain or environments.are_unchanged(fields)):
         return None
-    if found is None or before[:4] != fields[:4]:  # the fifth is the devices' capability
-        try:
-            found = _from_json(fields, settings)
-        except (ValueError, TypeError, LookupError, AttributeError):
-            return None  # NVRTC's own headers were evicted, or the file is damaged
-    _decoded[key] = fields, found
+    try:
+        found = _decoded.get(tuple(fields[:4])) or _from_json(fields, settings)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return None  # NVRTC's own headers were evicted, or the file is damaged
+    _in_this_process[key] = fields
     if fields is not here.toolchain:  # this cache, perhaps another one, lacks the result
         here.note(fields, writes=not found.doubts)
     return found
@@ -151,7 +150,8 @@ def _from_json(fields: Sequence[bytes], settings: Settings) -> Toolchain:
         from rtcompile.request import arch as archs
 
         archs.learn(nvrtc.version_pair, nvrtc.architectures)
-    return found
+    # Threads that decode the same fields at once get one toolchain.
+    return _decoded.setdefault(tuple(fields[:4]), found)
 
 
 def _tuples(value: Any) -> Any:

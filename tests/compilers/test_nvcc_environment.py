@@ -96,7 +96,7 @@ def test_the_flags_in_nvccs_variables_are_used_and_in_the_key(tmp_path, monkeypa
     monkeypatch.setenv("NVCC_PREPEND_FLAGS", f'-I "{tmp_path}/first"')
     monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-I {tmp_path}/second -allow-unsupported-compiler")
     assert build() == (2, None)
-    assert build() == (2, "memory")
+    assert build() == (2, "disk")
     (tmp_path / "first/value.h").write_text("#define VALUE 3\n")
     assert build() == (3, None)
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DVALUE=4")

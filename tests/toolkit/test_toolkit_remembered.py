@@ -67,6 +67,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     monkeypatch.setattr(search, "find", counted)
     monkeypatch.setattr(sys, "path", [str(made.wheels.site)])
     monkeypatch.delitem(sys.modules, "cupy", raising=False)  # it is not on this path
+    monkeypatch.setattr(toolkit, "_in_this_process", {})
     monkeypatch.setattr(toolkit, "_decoded", {})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("RTCOMPILE_CACHE_DIR", str(made.cache))
