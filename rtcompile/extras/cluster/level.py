@@ -64,6 +64,7 @@ class Level:
         self.store = store
         self.keys = keys  # the first signs, and all of them verify
         self.counts: dict[str, Any] = Counter[str]()  # those of seconds have fractions
+        self._folder = Folder(cache_dir(os.environ))  # of the machine's statistics
         # Its `waits_for_node` says that this thread waits for another node's build, so slow replies do not count.
         self.here = threading.local()
         self.is_silent = False  # whether it is paused because it did not respond
@@ -260,7 +261,7 @@ class Level:
         """Add to what this process requested, and to the machine's statistics."""
         with self._guard:
             self.counts[name] += number
-            count(Folder(cache_dir(os.environ)), **{f"{name} {self.store.name}": number})
+            count(self._folder, **{f"{name} {self.store.name}": number})
 
     def _fail(self, what: str, hint: str = _HINT) -> None:
         self.count("failures")
