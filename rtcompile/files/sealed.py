@@ -208,7 +208,10 @@ def open_file(name: str, dir_fd: int | None) -> tuple[int, os.stat_result]:
     elif status.st_mode & _OTHERS_MAY_WRITE:
         why = "can be written by others"
     elif status.st_nlink > 1 and not (
-        us and not status.st_uid and not _owner(name, dir_fd)  # root's file in root's folder
+        # root's file in root's folder
+        us
+        and not status.st_uid
+        and not os.stat(os.path.dirname(name) if dir_fd is None else dir_fd).st_uid
     ):
         why = "has a second hard link"
     elif status.st_size > MOST_BYTES:
@@ -217,11 +220,6 @@ def open_file(name: str, dir_fd: int | None) -> tuple[int, os.stat_result]:
         os.close(descriptor)
         raise UntrustedError(f"{name} {why}")
     return descriptor, status
-
-
-def _owner(file: str, dir_fd: int | None) -> int:
-    """Return the user to whom a file's folder belongs."""
-    return os.stat(os.path.dirname(file) if dir_fd is None else dir_fd).st_uid
 
 
 def contents(descriptor: int, size: int) -> bytes:

@@ -324,8 +324,7 @@ forks.in_child(_unlogged.clear)  # the parent logs its own counts
 
 def _log_all() -> None:
     for path in list(_unlogged):
-        counts = take_counts(path)
-        if counts:
+        if counts := take_counts(path):
             Folder(path).log(counts)
 
 

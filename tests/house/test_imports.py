@@ -36,7 +36,7 @@ ROOMS = (
 FLOORS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms.split()}
 
 # An extra may import the public names of `rtcompile`, and only these ports of the core: the interface of a cluster's
-# store, the listeners of builds, what records and executors need to repeat builds, a measured compile, the number of
+# store, this process's environment, the listeners of builds, what records and executors need to repeat builds, a measured compile, the number of
 # the current device, the errors of launches, and the reader of machine code.
 PORTS = {
     "files.fileset": {"DIGESTS"},
@@ -46,6 +46,7 @@ PORTS = {
     "store.folder": {"Folder", "at_end", "count"},
     "store.locks": {"Busy"},
     "store.store": {"Store", "object_file"},
+    "lookup.environment": {"current"},
     "lookup.find": {"listeners", "Listener"},
     "build.pipeline": {"build"},
     "build.plan": {"linker_input"},

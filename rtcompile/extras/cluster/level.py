@@ -7,7 +7,6 @@ paused for 1, 2, 4 … 60 seconds. After a silence, a background thread tries it
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from rtcompile.errors import warn
@@ -29,8 +29,9 @@ from rtcompile.extras.cluster.entries import (
     StoreError,
     first_line,
 )
-from rtcompile.settings import cache_dir, note
-from rtcompile.store.folder import Folder, count
+from rtcompile.lookup import environment as environments
+from rtcompile.settings import note
+from rtcompile.store.folder import count
 
 FIRST_SECONDS = 1.0  # for the first reply, which includes connecting
 _FIRST_CREDIT, _TRIAL_CREDIT, _MOST_CREDIT = 1.0, 0.5, 10.0  # _TRIAL_CREDIT: after a pause
@@ -64,7 +65,6 @@ class Level:
         self.store = store
         self.keys = keys  # the first signs, and all of them verify
         self.counts: dict[str, Any] = Counter[str]()  # those of seconds have fractions
-        self._folder = Folder(cache_dir(os.environ))  # of the machine's statistics
         # Its `waits_for_node` says that this thread waits for another node's build, so slow replies do not count.
         self.here = threading.local()
         self.is_silent = False  # whether it is paused because it did not respond
@@ -78,6 +78,7 @@ class Level:
         self._next_pause = _LEAST_PAUSE
         self._has_warned = False
         self._probe: threading.Thread | None = None
+        self._idle: list[SimpleQueue[Any]] = []  # of threads that wait for a request
 
     # --- entries -------------------------------------------------------------------------
 
@@ -144,19 +145,25 @@ class Level:
     def limited(self, request: _Request, seconds: float) -> Any:
         """Return the result of a request that is made in another thread; raise `StoreError` if it is late."""
         reply: Future[Any] = Future()
-        thread = threading.Thread(target=_make, args=[request, reply], daemon=True)
         try:
-            thread.start()
-        except RuntimeError:  # no thread can be started at the process's end
-            return request()
+            queue = self._idle.pop()
+        except IndexError:  # the first request, or all threads make one
+            queue = SimpleQueue()
+            try:
+                threading.Thread(target=_make, args=[queue], daemon=True).start()
+            except RuntimeError:  # no thread can be started at the process's end
+                return request()
+        queue.put((request, reply))
         # Time is counted in this thread's ticks: on an overloaded machine there are few, so a quick store does not
         # seem slow.
         was_silent = self.is_silent
         for _ in range(round(seconds / _TICK_SECONDS)):
             if futures.wait([reply], _TICK_SECONDS).done:
+                self._idle.append(queue)
                 return reply.result()
             if self.is_silent and not was_silent:  # another thread got no reply
                 break
+        queue.put(None)
         raise StoreError(f"no reply in {seconds:.2g} s")
 
     # --- whether to send -----------------------------------------------------------------
@@ -261,7 +268,7 @@ class Level:
         """Add to what this process requested, and to the machine's statistics."""
         with self._guard:
             self.counts[name] += number
-            count(self._folder, **{f"{name} {self.store.name}": number})
+            count(environments.current().folder, **{f"{name} {self.store.name}": number})
 
     def _fail(self, what: str, hint: str = _HINT) -> None:
         self.count("failures")
@@ -271,8 +278,11 @@ class Level:
             warn(f"RTCOMPILE_REMOTE: {self.store.name} {what.rstrip('.')}. {hint}")
 
 
-def _make(request: _Request, reply: Future[Any]) -> None:
-    try:
-        reply.set_result(request())
-    except Exception as error:  # noqa: BLE001  # a store's client may raise anything
-        reply.set_exception(error)
+def _make(queue: SimpleQueue[Any]) -> None:
+    """Make requests, one after the other, until None is in the queue."""
+    while task := queue.get():
+        request, reply = task
+        try:
+            reply.set_result(request())
+        except Exception as error:  # noqa: BLE001  # a store's client may raise anything
+            reply.set_exception(error)

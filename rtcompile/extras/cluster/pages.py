@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from rtcompile import CompileRequest, ExecutorError, InvalidRequest, ObjectCode, RtcompileError
+from rtcompile import CompileRequest, ExecutorError, InvalidRequest, RtcompileError
 from rtcompile.build.pipeline import build as compiled
 from rtcompile.build.planned import plan
 from rtcompile.errors import shown, unchained
@@ -217,10 +217,6 @@ def _builds_in(inputs: KeyInputs, records: bytes) -> tuple[Record, ...]:
 # --- builds of a batch on an executor: each is one task, with the settings and cache of its machine ------------
 
 
-# The result, and the same packed for the cache of the machine that submitted the task.
-_Reply = tuple[ObjectCode | RtcompileError, Page | None]
-
-
 def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any]], BuildFuture]:
     """Return a function that starts a build on an executor, with overrides of the settings there.
 
@@ -240,7 +236,7 @@ def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any]], Bu
 
     def start(request: CompileRequest, overrides: Mapping[str, Any]) -> BuildFuture:
         future = BuildFuture()
-        theirs: Future[_Reply] = Future()
+        theirs: Future[Any] = Future()
         try:
             theirs = executor.submit(_work, request, overrides)
         except Exception as error:  # noqa: BLE001  # an engine that was shut down may raise anything
@@ -256,7 +252,7 @@ def _take(
     future: BuildFuture,
     request: CompileRequest,
     overrides: Mapping[str, Any],
-    theirs: Future[_Reply],
+    theirs: Future[Any],
 ) -> None:
     """Set a build's future to its result on an executor."""
     with suppress(InvalidStateError):  # it was cancelled meanwhile
@@ -274,8 +270,8 @@ def _take(
         future.set_result(outcome)
 
 
-def _work(request: CompileRequest, overrides: Mapping[str, Any]) -> _Reply:
-    """Build here; an executor's worker runs this function."""
+def _work(request: CompileRequest, overrides: Mapping[str, Any]) -> tuple[Any, Page | None]:
+    """Build on an executor's worker; return the code or error, and the code packed for the submitter's cache."""
     try:
         settings = Settings.from_environ().override(**overrides)
         code = compiled(request, settings)

@@ -35,8 +35,9 @@ from rtcompile.extras.cluster.entries import (
     read_keys,
 )
 from rtcompile.extras.cluster.level import Level
-from rtcompile.settings import cache_dir, note
-from rtcompile.store.folder import Folder, at_end, count
+from rtcompile.lookup import environment as environments
+from rtcompile.settings import note
+from rtcompile.store.folder import at_end, count
 from rtcompile.store.locks import Busy
 
 _FLUSH_SECONDS = 2.0  # at the process's end
@@ -329,7 +330,7 @@ def current() -> Stores | None:
                 settings = RemoteSettings.from_environ()
                 found = _stores[key] = Stores(settings) if settings.addresses else None
                 if found is not None:
-                    count(Folder(cache_dir(os.environ)))  # what `end` counts is logged after it
+                    count(environments.current().folder)  # what `end` counts is logged after it
                     at_end(found.end)
             except InvalidRequest as error:
                 warn(f"{error}. Builds go on without it.")

@@ -50,7 +50,7 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
     packed = [convert(value) for convert, value in zip(converters, args)]  # noqa: B905  # strict is slow
     sizes = tuple(map(len, packed))
     if sizes != loaded.sizes:
-        _check_sizes(kernel.name, args, packed, loaded.sizes)
+        loaded.check(args, packed)
     try:
         configuration = loaded.configuration(queue, how)
     except TypeError:  # a grid that is a list, or an argument that `_checked` rejects again
@@ -91,17 +91,6 @@ def _stream(stream: Any, args: tuple[Any, ...], device: int) -> int:
             f"stream must be a stream of CuPy or PyTorch, one with __cuda_stream__, or a handle, "
             f"not {shown(stream)}"
         ) from None
-
-
-def _check_sizes(
-    kernel: str, args: tuple[Any, ...], packed: list[bytes], sizes: tuple[int, ...] | None
-) -> None:
-    """Raise InvalidRequest for an argument that has no bytes, or not as many as its parameter."""
-    for position, data in enumerate(packed):
-        size = None if sizes is None else sizes[position]
-        if not data or size not in (None, len(data)):
-            problem = _misfit(args[position], data, size or _POINTER_BYTES)
-            raise InvalidRequest(f"{kernel}: argument {position} is {problem}")
 
 
 @functools.lru_cache(maxsize=256)
@@ -260,6 +249,14 @@ class _Loaded:
             or functools.partial(_bytes_of_array, f"{name}: argument {position}", self._device)
             for position, kind in enumerate(kinds)
         )
+
+    def check(self, args: tuple[Any, ...], packed: list[bytes]) -> None:
+        """Raise InvalidRequest for an argument that has no bytes, or not as many as its parameter."""
+        for position, data in enumerate(packed):
+            size = None if self.sizes is None else self.sizes[position]
+            if not data or size not in (None, len(data)):
+                problem = _misfit(args[position], data, size or _POINTER_BYTES)
+                raise InvalidRequest(f"{self._kernel.name}: argument {position} is {problem}")
 
     def _checked(self, queue: int, how: tuple[Any, ...]) -> Any:
         """Return the driver's configuration of a launch."""
