@@ -15,9 +15,9 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 
-# The program, the architecture, the compiler, the milliseconds from the request to a worker until the code is
-# available, those of the compile's phases, and of a second compile NVRTC's own trace: name, begin and duration in
-# microseconds, and detail.
+# It has the program, the architecture, the compiler, the milliseconds from the request to a worker until the code is
+# available, and those of each phase. The last part is NVRTC's own trace of a second compile: each event has a name, its
+# begin and duration in microseconds, and a detail.
 Measured = tuple[str, str, str, float, dict[str, float], list[tuple[str, float, float, str]]]
 
 

@@ -53,10 +53,7 @@ _swappable: dict[str, bool] = {}  # `sealed.can_be_swapped`, by the directory's 
 
 
 class _Opened:
-    """A folder or file that a ``with`` block closes.
-
-    Names of files in one of `FOLDERS` begin with `prefix`, and are relative to the descriptor, if there is one.
-    """
+    """One of `FOLDERS` in a ``with`` block: what its files' names begin with, and to which descriptor they are relative."""
 
     __slots__ = ("descriptor", "prefix")
 
@@ -292,9 +289,9 @@ _unlogged: dict[str, dict[str, float]] = {}
 
 def count(folder: Folder, **counts: float) -> None:
     """Add to counts that are logged with this process's next build, or at its end."""
-    if not _unlogged:
-        at_end(_log_all)
     if folder.writable:
+        if not _unlogged:
+            at_end(_log_all)
         own = _unlogged.setdefault(folder.path, {})
         for name, number in counts.items():
             own[name] = own.get(name, 0) + number

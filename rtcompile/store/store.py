@@ -53,9 +53,8 @@ _LOCK_DIGITS = 3  # of a key, which name its lock file
 _MERGE_SECONDS = 1.0  # wait for another writer of the same records
 
 _stores: dict[tuple[str, bool, int, bool], Store] = {}
-_decode_records = lru_cache(maxsize=32)(
-    decode_records
-)  # a build reads its key's records again when it is done
+# A build reads its key's records again when it is done.
+_decode_records = lru_cache(maxsize=32)(decode_records)
 
 
 def object_file(inputs: KeyInputs, object_key: str, obj: ObjectCode) -> bytes:

@@ -290,3 +290,16 @@ def test_counts_of_many_builds_and_stores_add_up(cache):
     assert usage.misses == 2000
     assert usage.stores == {"redis://a b": {"hits": 40.0, "seconds_waited": 5.0}}
     assert (cache / "statistics" / "journal").stat().st_size < 200
+
+
+def test_counts_of_a_folder_that_may_not_be_written_wait_for_no_end(cache, monkeypatch):
+    ends = []
+    monkeypatch.setattr(folders, "at_end", ends.append)
+    monkeypatch.setattr(folders, "_unlogged", {})
+    for _ in range(3):
+        folders.count(Folder(str(cache), writable=False), hits=1)
+    assert not ends
+    for _ in range(3):
+        folders.count(Folder(str(cache)), hits=1)
+    assert len(ends) == 1
+    assert folders.take_counts(str(cache)) == {"hits": 3}

@@ -157,13 +157,17 @@ class Level:
         # Time is counted in this thread's ticks: on an overloaded machine there are few, so a quick store does not
         # seem slow.
         was_silent = self.is_silent
-        for _ in range(round(seconds / _TICK_SECONDS)):
-            if futures.wait([reply], _TICK_SECONDS).done:
+        try:
+            for _ in range(round(seconds / _TICK_SECONDS)):
+                if futures.wait([reply], _TICK_SECONDS).done:
+                    return reply.result()
+                if self.is_silent and not was_silent:  # another thread got no reply
+                    break
+        finally:  # also after a Ctrl-C
+            if reply.done():
                 self._idle.append(queue)
-                return reply.result()
-            if self.is_silent and not was_silent:  # another thread got no reply
-                break
-        queue.put(None)
+            else:
+                queue.put(None)
         raise StoreError(f"no reply in {seconds:.2g} s")
 
     # --- whether to send -----------------------------------------------------------------

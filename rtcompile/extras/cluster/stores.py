@@ -330,7 +330,7 @@ def current() -> Stores | None:
                 settings = RemoteSettings.from_environ()
                 found = _stores[key] = Stores(settings) if settings.addresses else None
                 if found is not None:
-                    count(environments.current().folder)  # what `end` counts is logged after it
+                    count(environments.current().folder)  # its log is written after `end`
                     at_end(found.end)
             except InvalidRequest as error:
                 warn(f"{error}. Builds go on without it.")
