@@ -158,6 +158,19 @@ def test_a_packages_builds_are_found_for_their_devices(program, make):
     assert found[9, 0].obj.code == hopper.code
 
 
+def test_ptx_is_found_where_the_driver_is_to_compile_it(program):
+    archs = ["sm_90", "compute_90"]
+    bundling.bundle([CompileRequest(CODE)], program.bundle, archs=archs, progress=False)
+    rtcompile.use_bundle(program.bundle)
+    request = CompileRequest(CODE)
+
+    kinds = []
+    for given in "01":
+        program.monkeypatch.setenv("CUPY_COMPILE_WITH_PTX", given)
+        kinds.append(index.Search(query(request, (9, 0))).exact().obj.kind)
+    assert kinds == ["cubin", "ptx"]
+
+
 @from_table
 def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, others, is_same):
     assert (index.shape_of(options).text == index.shape_of(others).text) is is_same
