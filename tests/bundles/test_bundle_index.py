@@ -182,6 +182,17 @@ def test_a_shape_has_the_folders_of_the_options(options, folders, is_parsed):
     assert (shape.folders, shape.parsed is not None) == (folders, is_parsed)
 
 
+def test_a_limited_number_of_shapes_is_kept(monkeypatch):
+    monkeypatch.setattr(index, "_shapes", {})
+    given = [CompileRequest("", options=(f"-DN={n}",)) for n in range(index._MAX_KNOWN + 1)]
+    shapes = [index.key_of(each, debug=False)[1] for each in given[:2]]
+
+    assert index.key_of(given[0], debug=False)[1] is shapes[0]
+    for each in given[2:]:
+        index.key_of(each, debug=False)
+    assert index.key_of(given[0], debug=False)[1] is not shapes[0]
+
+
 def test_each_way_to_request_one_build_is_found(program):
     """`RawKernel`, `compile` and CuPy's own classes request the same code by different requests."""
     ways = [{}, {"may_pass_over_arch": True}, {"allow_fixups": False}]
