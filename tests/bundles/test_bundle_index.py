@@ -169,6 +169,8 @@ def test_ptx_is_found_where_the_driver_is_to_compile_it(program):
         program.monkeypatch.setenv("CUPY_COMPILE_WITH_PTX", given)
         kinds.append(index.Search(query(request, (9, 0))).exact().obj.kind)
     assert kinds == ["cubin", "ptx"]
+    lto_ir = CompileRequest(CODE, target="ltoir")
+    assert index.Search(query(lto_ir, (9, 0))).exact() is None
 
 
 @from_table
