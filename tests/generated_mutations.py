@@ -29,7 +29,7 @@ ROOMS = {
         "rtcompile/request",
         # cuda.core compiles with the NVRTC that is loaded, so its test comes before those that load CUDA 13's.
         "test_request test_options_table test_options test_key test_one_architecture test_options_arch "
-        "test_includes test_link_of_others test_arch test_cxx test_options_taken "
+        "test_includes test_link_of_others test_arch test_cxx test_options_taken test_warnings "
         "test_negative test_cache_store test_cache_faults",
     ),
     "lookup": (

@@ -253,6 +253,17 @@ def test_a_damaged_bundle_is_ignored_with_one_warning(bundled, damage):
     assert "compiled" not in str(caught[0].message)  # RTCOMPILE_JIT=0 may forbid it
 
 
+def test_each_changed_byte_of_a_build_is_noticed(bundled):
+    bundle = Bundle(str(bundled.bundle))
+    row = bundle.rows()[0]
+    whole = bundled.bundle.read_bytes()
+    assert bundle.blob(row.code) in whole
+    for at in range(20):  # the digest of the changed bytes may be the greater or the smaller one
+        bundled.bundle.write_bytes(flip(lambda data, at=at: bundle.end_of_index + at)(whole))
+        with pytest.raises(UnusableError, match="it is damaged"):
+            bundle.blob(row.code)
+
+
 def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used(bundled):
     texts = Bundle(str(bundled.bundle)).rows()[0].encode().split(b"\0")
     for at, text in (

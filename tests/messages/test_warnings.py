@@ -50,6 +50,12 @@ def test_a_raw_module_warns_once_with_the_first_three_warnings_of_its_own_lines(
             "the parameter n of k is a reference, and a launch takes the value given for it as the address of the "
             "object",
         ),
+        (
+            'extern "C" __global__ void k(int&) {}',
+            1,
+            "the parameter int& of k is a reference, and a launch takes the value given for it as the address of the "
+            "object",
+        ),
     ],
 )
 def test_what_compilers_accept_silently_is_warned_of(source, line, text):
