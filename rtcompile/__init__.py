@@ -64,13 +64,13 @@ _HOME = {
 }
 _TYPES = frozenset(name for names in _RESULTS.values() for name in names.split())
 _MODULES = {"cache", "messages", "types"}
-_OF_PYTHON = {"compile"}  # ``from rtcompile import *`` leaves Python's own
-# For IPython, and for the core, which loads what few programs need.
+_OF_PYTHON = {"compile"}  # ``from rtcompile import *`` must not replace Python's own function
+# Names for IPython, and names by which the core imports an extra when a program needs it.
 _NOT_LISTED = {
     *("load_ipython_extension", "launch", "symbols", "write_reproducer"),
     *("first_wait", "sharing", "shown_progress", "submit_to"),
 }
-_OF_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
+_NEED_CUPY = [_NAMES["frontends.raw_kernel"], _NAMES["frontends.raw_module"]]
 
 
 def __getattr__(name: str) -> object:
@@ -97,7 +97,7 @@ def _load(name: str) -> object:
 
         raise (inside_import() or error) from None
     except ModuleNotFoundError as error:
-        if name not in _OF_CUPY or error.name != "cupy":
+        if name not in _NEED_CUPY or error.name != "cupy":
             raise
         from rtcompile.errors import CupyNotFound
 
@@ -112,5 +112,5 @@ def _load(name: str) -> object:
 def __dir__() -> list[str]:
     from importlib.util import find_spec
 
-    lacking = () if find_spec("cupy") else _OF_CUPY
+    lacking = () if find_spec("cupy") else _NEED_CUPY
     return sorted({"__version__", *_MODULES, *_HOME} - _NOT_LISTED - {*lacking, *_TYPES})

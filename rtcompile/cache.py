@@ -45,8 +45,8 @@ class CacheInfo:
     size, limit : int
         The bytes that the cache takes, and the most that it may take.
     hits, misses, failures, fetched : int
-        Counts since the cache was created or cleared: builds found, builds compiled, failed builds in the
-        cache, and builds fetched from shared stores.
+        Builds found, builds compiled, failed builds in the cache, and builds fetched from shared stores. All but the
+        failures are counts since the cache was created or cleared.
     precompiled_headers, precompiled_bytes : int
         The number of precompiled headers, and their bytes.
     """
@@ -174,7 +174,7 @@ def why_of(request: CompileRequest) -> tuple[str, Plan | None]:
     try:
         found = pipeline.search(query, "plan", keeps=False)
     except JitDisabled:
-        return "a source given by --link is not in the cache, and this check compiles nothing", None
+        return "a linked source is not in the cache, and this check compiles nothing", None
     return ("" if found is not None else query.missing.why()), query.plan
 
 

@@ -25,7 +25,7 @@ _SHT_NOBITS = 8
 _STT_FUNC = 2
 _STO_CUDA_ENTRY = 0x10
 
-# From 9.0 on, static shared memory begins with these bytes, which the system uses.
+# From compute capability 9.0 on, the system uses these bytes at the beginning of static shared memory.
 _RESERVED_SHARED = 1024
 
 
@@ -44,7 +44,7 @@ def read_symbols(code: bytes) -> tuple[Symbol, ...]:
 
 
 class Elf:
-    """A cubin's sections by name; ValueError if it is none, or is truncated: each access is checked."""
+    """A cubin's sections by name; ValueError if the bytes are not a cubin, or are truncated: each access is checked."""
 
     def __init__(self, code: bytes) -> None:
         if code[:5] != b"\x7fELF\x02" or len(code) < _HEADER.size:
@@ -75,7 +75,7 @@ class Elf:
         return b"" if kind == _SHT_NOBITS else self._slice(offset, size)
 
     def section(self, name: str) -> bytes:
-        """Return a section's bytes; none if it does not exist."""
+        """Return a section's bytes; ``b""`` if there is no such section."""
         index = self._index.get(name)
         return b"" if index is None else self._contents(index)
 
@@ -126,7 +126,7 @@ _TRAPS = re.compile(
 )
 _STATIC_SHARED_LIMIT = 48 << 10
 # CUDA 13.5 lets a kernel of sm_90 have 227 KB: its ptxas checks the size, and an H200 with driver 580 loads and runs
-# it. Such a cubin names its release; those of CUDA 12 do not.
+# it. Its cubins contain this text; those of CUDA 12 do not.
 _RELEASE = b"Cuda compilation tools, release "
 
 
@@ -144,7 +144,7 @@ def check_code(code: bytes, arch: Arch) -> tuple[str, ...]:
             f"The code contains traps instead of instructions: CuTe or CUTLASS reports "
             f"{', '.join(found[:3])!r}. {arch} lacks the required instructions: {advice}."
         )
-    with suppress(ValueError):  # it is no cubin
+    with suppress(ValueError):  # the code is not a cubin
         elf = Elf(code)
         for section in elf.names:
             kernel = section.removeprefix(".nv.shared.")
@@ -194,7 +194,7 @@ def symbols(code: ObjectCode, kind: str = "kernel") -> dict[str, str]:
 
 
 def cpp_name(symbol: str) -> str:
-    """Return a symbol's C++ name with its namespaces; a symbol that is not mangled is its own."""
+    """Return a symbol's C++ name with its namespaces; return an unmangled symbol as it is."""
     if local := _LOCAL.fullmatch(symbol):
         function = "::".join(names_in(f"_Z{local['function']}")) or local["function"]
         return f"{function}()::{local['name'][: int(local['length'])]}"
@@ -207,7 +207,7 @@ def simple_name(symbol: str) -> str:
 
 
 def demangled(symbol: str) -> str:
-    """Return a symbol's declaration, ``ns::k(float*)``; its simple name without a C++ runtime."""
+    """Return a symbol's declaration, ``ns::k(float*)``; its simple name if there is no libstdc++."""
     if not symbol.startswith("_Z"):
         return symbol
     import ctypes

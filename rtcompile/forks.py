@@ -23,7 +23,7 @@ _functions: list[Callable[[], object]] = []
 
 
 def lock() -> RLock:
-    """Return a reentrant lock, which is never freed; a forked child finds it open unless the forking thread holds it."""
+    """Return a reentrant lock that is never deleted. A forked child finds it unlocked unless its thread held it."""
     made = RLock()
     _locks.append(made)
     return made

@@ -27,7 +27,7 @@ else:
             return signature(namedtuple(cls.__name__, cls._fields, defaults=defaults))
 
     class _Fields(tuple):
-        """The base of all: a tuple with names, defaults and keywords."""
+        """The base of these classes: a tuple whose fields have names and defaults, and may be passed by keyword."""
 
         __slots__ = ()
         __signature__ = _Signature()

@@ -91,7 +91,7 @@ def printable(text: str) -> str:
 
 
 def takes_escapes(stream: IO[str] | None) -> bool:
-    """Return whether a stream is a terminal that shows colours and overwrites lines; it may be None or closed."""
+    """Return whether a stream, which may be None or closed, is a terminal that shows colours and overwrites lines."""
     isatty = getattr(stream, "isatty", None)
     if isatty is None or getattr(stream, "closed", False):
         return False

@@ -223,7 +223,7 @@ def test_why_miss_compiles_no_link_input(source, capsys, monkeypatch):
             patch.setattr(f"rtcompile.compilers.{module}.compile", None)
         assert main(["cache", "why-miss", *arguments]) == 1
     assert (
-        "given by --link is not in the cache, and this check compiles nothing"
+        "a linked source is not in the cache, and this check compiles nothing"
         in capsys.readouterr().out
     )
     main(["compile", *arguments])
