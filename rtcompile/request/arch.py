@@ -47,7 +47,7 @@ _INTEGRATED: frozenset[Capability] = frozenset({(8, 8), (10, 1), (11, 0)})
 
 @lru_cache
 def supported(nvrtc: Version) -> tuple[Arch, ...]:
-    """Return the architectures of this NVRTC in ascending order: measured, or reported by a newer one."""
+    """Return the architectures of this NVRTC in ascending order: as measured, or, for a newer one, as it reports."""
     if nvrtc in learned:
         return tuple(sorted(arch for number in learned[nvrtc] for arch in variants(number)))
     known = [
@@ -127,7 +127,7 @@ def runs_on(arch: Arch, target: str, capability: Capability) -> bool:
     if target != "cubin" and arch.suffix != "f":
         return True
     # NVIDIA promises nothing between integrated and discrete GPUs of one generation: True, so the driver decides.
-    # 10.1 is the old name of 11.0 and not of 10.0's generation (nvJitLink rejects 100f for it).
+    # 10.1 is the old name of 11.0, so it is not of 10.0's generation (nvJitLink rejects 100f for it).
     return _RENAMED.get(own, own)[0] == _RENAMED.get(capability, capability)[0]
 
 

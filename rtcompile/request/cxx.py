@@ -38,12 +38,12 @@ _WORD = re.compile(r"\w*", re.ASCII)
 
 
 class Directive(NamedTuple):
-    """A line for the preprocessor, which comments and splices may spread over several; `body` is without them."""
+    """A preprocessor directive. Comments and splices may spread it over several lines; `body` has neither."""
 
     name: str
     body: str
     start: int  # the offset of the ``#`` in `Text.text`
-    end: int  # that of the line's end
+    end: int  # the offset of the line's end
 
 
 class Text:
@@ -75,11 +75,11 @@ class Text:
 
     def pieces(self) -> Iterator[_Piece]:  # noqa: C901  # one branch for each kind of token
         """Yield (kind, start, end) of each piece of `text`, in order and lazily."""
-        # A literal is without its prefix; a directive begins with "hash" and ends with "end", which is empty.
+        # A literal does not include its prefix. A directive begins with "hash" and ends with "end", which is empty.
         text = self.text
         token, header_name = re.compile(_TOKEN, re.ASCII), re.compile(_HEADER_NAME, re.ASCII)
         at = code = name = after_name = 0  # `code` is the start of code not yet yielded
-        blank, inside = True, False  # the line has only blanks and comments, or is a directive
+        blank, inside = True, False  # the line has only blanks and comments; it is a directive
         while match := token.search(text, at):
             start, end, kind = match.start(), match.end(), match.lastgroup
             if name and start >= name:
@@ -231,7 +231,7 @@ def split_prefix(source: str) -> tuple[str, str]:
     for directive in text.directives(opening=True):
         name = directive.name
         line = text.text[directive.start : directive.end]
-        if not line.rstrip().endswith("\\"):  # without blanks after it, it would join the next line
+        if not line.rstrip().endswith("\\"):  # without blanks, the `\` would join the next line
             line = line.rstrip()
         if name == "line" or name.isdigit() or 'R"' in line:  # raw strings keep their line splices
             break
@@ -273,7 +273,7 @@ def scan(text: str) -> Mentions:
 
 
 # A source that reads a file contains one of these words: in `#include`, `#embed`, a pragma, `import` of a module,
-# `__has_include`. A `##` that assembles `__has_include` starts from one of the pieces, as a whole word.
+# `__has_include`. To assemble `__has_include`, a `##` needs one of `_PASTED_STARTS` as a word.
 _READING = ("include", "import", "embed", "pch", "__has_")
 _PASTED_STARTS = ("_", "__", "__h", "__ha", "__has")
 
@@ -288,7 +288,7 @@ def reads_no_file(source: str, options: tuple[str, ...]) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _given(options: tuple[str, ...]) -> str | None:
-    """Return the options but ``-I`` as one text; None if their macros may assemble the name of a file."""
+    """Return the options except ``-I`` as one text; None if their macros may assemble the name of a file."""
     given = "\n\n".join(o for o in options if not o.startswith(("-I", "--include-path")))
     return None if any(sign in given for sign in "#%?") else given
 
@@ -319,7 +319,7 @@ def enclosed(text: str, opening: int) -> str:
 
 
 def around(code: str, offsets: Iterable[int]) -> Iterator[list[str]]:
-    """Yield, for each of these offsets in their order, what stands before each { that is open there, and the statement there."""
+    """Yield, for each of these ascending offsets, the text before each ``{`` open there, and the statement there."""
     opened: list[str] = []
     tokens, begin = re.finditer(r"[{};]|\Z", code), 0
     token = next(tokens)
@@ -380,8 +380,8 @@ NUMBERS = {
     **{f"uint{bits}_t": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
 }
 
-# A brace, a namespace's with its name, or a kernel's name and the bracket of its parameters, behind attributes such as
-# __launch_bounds__(256). The name in a specialisation, `k<int>(…)`, does not match.
+# Matches a brace (a namespace's with its name), a semicolon, or a kernel up to the bracket of its parameters, with any
+# attributes, such as __launch_bounds__(256), before its name. A specialisation's name, `k<int>(…)`, does not match.
 _STRUCTURE = (
     r"\bnamespace\s*(?P<namespace>[\w:]*)\s*\{|[{};]"
     r"|\b__global__\b(?:[^;{(]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{(]*?\b(?P<name>\w+)\s*\("
@@ -402,7 +402,7 @@ class Kernel(NamedTuple):
 def kernels(source: str) -> Iterator[Kernel]:
     """Yield the kernels that a source defines or declares, in every branch, without specialisations."""
     code = blanked(source, literals=True, directives=True)
-    scopes: list[str] = []  # of open braces: a namespace's name, "" for others
+    scopes: list[str] = []  # for each open brace, the name of its namespace, or ""
     begin = 0  # where the current declaration begins
     for match in re.finditer(_STRUCTURE, code):
         if match["name"] is None:

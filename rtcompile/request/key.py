@@ -75,7 +75,7 @@ class KeyInputs(NamedTuple):
 
     @computed_once  # a miss needs it 14 times, which would take a tenth of its caller's time
     def lookup_key(self) -> str:
-        """Return the key of its records: everything known before a header is read, paths included."""
+        """Return the key of the records of these inputs: everything known before a header is read, paths included."""
         return digest([*self._policy("lookup"), self._content, self._paths()])
 
     @computed_once

@@ -49,7 +49,7 @@ class BuildInfo(NamedTuple):
     hit : str or None
         Where the code was found (``"memory"``, ``"disk"``, …); None if it was compiled.
     why : str
-        One line: why it was a miss, and why NVCC was used or a flag was added, which a hit has too.
+        One line: why it was a miss, and why NVCC was used or a flag was added. A hit has only the latter.
     compiler : str
         The compiler and its build, ``"nvrtc 12.9.86"``.
     notes : tuple of str
@@ -314,9 +314,9 @@ def key_inputs(key: str, data: bytes) -> dict[str, str]:
 
 # --- Records: what the cache keeps about builds -----------------------------------------------------
 
-# A file has the records of one key, the latest first: of a lookup key, or a key without paths, the builds of a request
-# that read different files, or were made by different compilers; of an index entry's name, the one build of this very
-# request, or no record if it failed; of a precompiled header's key, that header.
+# A file has the records of one key, the latest first. Under a lookup key or a portable key, they are the builds of a
+# request that read different files or were made by different compilers. Under the name of an index entry, it is the one
+# build of this very request, or no record if that failed. Under the key of a precompiled header, it is that header's.
 INDEX = "index"  # the cache's folder of index entries
 RECORDS = "records"  # the folder of all other records, except precompiled headers'
 MOST_LISTED = 16  # records of one key
@@ -327,8 +327,8 @@ class Record(NamedTuple):
     """One build: its outcome, compiler, notes, and the files that it depends on.
 
     The outcome is the object under `object_key`, or a `failure`, or neither if the build must not be kept, for a
-    `reason`. A failure with a `reason` is NVRTC's, and NVCC may build the code; the compiler of a failure is all
-    compilers that were there.
+    `reason`. A failure with a `reason` is NVRTC's, and NVCC may build the code. For a failure, `compiler` names all
+    compilers that were found.
     """
 
     files: FileSet

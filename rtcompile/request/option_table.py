@@ -1,4 +1,4 @@
-"""One row per compiler option: its spellings, its kind of value, the compilers that accept it; and their command lines.
+"""The table of compiler options: their spellings, values and compilers. It also makes each compiler's command line.
 
 NVCC passes its arguments on through a shell and quotes only some of them. This module escapes the arguments that
 NVCC quotes, and rejects others that contain a shell's special characters.
@@ -165,7 +165,7 @@ SHORTHANDS = {
     **dict.fromkeys(("device-w", "dw"), "-rdc=false"),
     **dict.fromkeys(("resource-usage", "res-usage"), "-Xptxas=-v"),
 }
-# Letters whose value may follow without a blank: -DX=1, -O3.
+# One-letter options whose value may follow without a blank: -DX=1, -O3.
 JOINED = frozenset("DUIOL")
 
 # Options with which a compiler makes something other than a kernel, writes files elsewhere, removes

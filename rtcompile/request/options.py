@@ -1,6 +1,6 @@
 """Parses compiler options of any spelling into a normal form: each option once, the last wins.
 
-`option_table` says which values an option takes, and makes one compiler's flags of the normal form.
+`option_table` says which values an option takes, and turns the normal form into the flags of each compiler.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def unquoted(text: str) -> str:
 
 # --- Options after ``-Xcompiler`` and ``-Xptxas``: which of them the cache must know --------------
 
-# Options of the host compiler, which nvcc uses as its preprocessor, for which nvcc has its own options.
+# Options of the host compiler that nvcc has too. nvcc uses the host compiler as its preprocessor.
 _OWN = ("-isystem", "-idirafter", "-include", "-I", "-D", "-U")
 _WORD = re.compile(r"""(?:[^\s,"']|"[^"]*"?|'[^']*'?)+""")
 # Options of the compilers that name an options file, also as the value of another option.
@@ -272,7 +272,7 @@ class Options(NamedTuple):
 def requested_architecture(
     request: CompileRequest, options: Options, capability: tuple[int, int] | None
 ) -> Choice | None:
-    """Return the architecture that the caller chose, for a device if there is one; None for the device's."""
+    """Return the architecture that the caller chose (of several, the device's best); None if the caller chose none."""
     if request.arch is not None:
         return Choice(request.arch, request.target, "requested by arch=")
     requested = options.arch_for(capability)

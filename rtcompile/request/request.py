@@ -113,7 +113,7 @@ class CompileRequest(Value):
             arch, wants_ptx = _architecture(arch)
         kind, by = one_of("target", target, TARGETS), one_of("backend", backend, BACKENDS)
         if kind == "fatbin" and by == "nvrtc":
-            raise InvalidRequest("backend='nvrtc' makes no fatbin; leave backend= out for NVCC's")
+            raise InvalidRequest("backend='nvrtc' makes no fatbin; leave backend= out to use NVCC")
         if wants_ptx and kind == _CUBIN:
             kind = "ptx"
         # Defaults need no check. They are compared by `is`, since comparing with an array is ambiguous.
@@ -139,7 +139,7 @@ class CompileRequest(Value):
             may_pass_over_arch=ignores_arch,
         )
         if arch is not None and not ignores_arch and fixups and names_architecture(self):
-            refuse_two_architectures(self)  # hooks of other libraries may name two
+            refuse_two_architectures(self)  # CuPy's requests (no fix-ups) may name two
 
     @computed_once
     def source_digest(self) -> str:
@@ -157,7 +157,7 @@ class CompileRequest(Value):
 def wanted_backend(request: CompileRequest, fallback: str) -> str:
     """Return ``"auto"``, ``"nvrtc-first"``, or the one compiler that may be used.
 
-    The request's own backend decides; the policy says what ``"auto"`` means, and ``"nvrtc-first"`` what ``"nvcc"`` means.
+    The request's backend decides; `fallback` says what ``"auto"`` means, and ``"nvrtc-first"`` what ``"nvcc"`` means.
     """
     if request.target == "fatbin":
         return "nvcc"
@@ -301,7 +301,7 @@ def _program(value: object) -> str:
 
 
 def is_source(item: object) -> bool:
-    """Return whether an element of ``link=`` is a source, and no path: it contains a newline, ``;`` or ``{``."""
+    """Return whether an element of ``link=`` is a source and not a path: it contains a newline, ``;`` or ``{``."""
     return isinstance(item, str) and any(character in item for character in "\n;{")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """An immutable value. Its class annotates the fields, which its constructor checks and puts into `__dict__`."""
+    """An immutable value. A subclass annotates the fields; its constructor checks and puts them into `__dict__`."""
 
     _fields: ClassVar[tuple[str, ...]]
 
