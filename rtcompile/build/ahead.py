@@ -1,4 +1,4 @@
-"""Compiles constructed kernels that the cache lacks in the background, before their first use.
+"""Compiles kernels in the background, between their construction and their first use, if the cache lacks them.
 
 The builds are a growing `Batch`, in the order of construction. Its jobs yield to jobs that a caller waits for. At
 its first use, a kernel takes the result or waits for it, and only then do errors and warnings appear. Builds of
@@ -33,8 +33,8 @@ from rtcompile.workers import pool
 # Seconds of compiling allowed for code that is not used yet.
 _MOST_SECONDS = 60.0
 _FEW = 128  # builds; a program that constructs more probably does not use all of them
-_SECONDS_OF_MANY = 1.5
-_USED_OF_MANY = 8  # each used build allows that many more
+_SECONDS_OF_MANY = 1.5  # allowed for such a program
+_USED_OF_MANY = 8  # once so many builds are used, `_SECONDS_OF_MANY` are allowed for each of them
 
 
 @dataclass(eq=False, kw_only=True)
@@ -43,8 +43,8 @@ class _Constructed(Build):
 
     owner: Callable[[], object | None]
     directory: str | None  # the working directory, when it was queued
-    began: float = 0.0  # 0 while it does not run
-    seconds: float = 0.0  # that it ran before
+    began: float = 0.0  # when it began to run; 0 while it does not run
+    seconds: float = 0.0  # how long it ran before that
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -97,7 +97,7 @@ class Ahead(Batch):
         self._start_threads()
 
     def tend(self) -> bool:
-        """Cancel unreferenced builds, enforce the limit; return whether any build is left."""
+        """Cancel unreferenced builds and enforce the limit; return whether any thread is still building."""
         with self._guard:
             for identity, build in [*self.kept.items()]:
                 if build.owner() is None:
@@ -105,7 +105,7 @@ class Ahead(Batch):
             if self._spent() > self._allowed():
                 for build in self.kept.values():
                     if build.began:
-                        build.future._cancellation.cancel()  # it is waiting in `_do`
+                        build.future._cancellation.cancel()  # `_do` queues it again
         self._start_threads()
         return self.threads > 0
 

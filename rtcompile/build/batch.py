@@ -31,7 +31,7 @@ class BuildFuture(Future[ObjectCode]):
     def __init__(self, *, yields: bool = False) -> None:
         super().__init__()
         self._cancellation = pool.Cancellation(yields=yields)
-        # Raises or warns, where the code is taken, if it lacks what it was built for.
+        # Called by the first `result`: raises or warns if the code lacks what it was built for.
         self.check: Callable[[ObjectCode], object] | None = None
 
     def result(self, timeout: float | None = None) -> ObjectCode:
@@ -89,7 +89,7 @@ class Build:
         future = self.future
         if future.cancelled():
             return False
-        # Every failure sets the future, since its reader would wait forever. InvalidStateError: cancelled.
+        # Each failure must end up in the future, or its reader waits forever. InvalidStateError: cancelled.
         with self.running(), suppress(InvalidStateError, pool.Cancelled):
             token = pool.Cancellation.current.set(future._cancellation)
             try:

@@ -71,7 +71,7 @@ _KINDS: dict[str, type[CompileError]] = {
 def as_error(
     failure: CompileFailure, plan: Plan, *, why_nvcc: str = "", cached: bool = False
 ) -> CompileError:
-    """Return the exception for a failed build, which NVCC could build for the reason `why_nvcc` if it were there."""
+    """Return the exception for a failed build. `why_nvcc` says why NVCC, if it were installed, could build the code."""
     source, name = plan.request.source, plan.key_inputs.name
     failure = explained(failure, plan)
     parsed = _annotated(failure)
@@ -107,7 +107,7 @@ def as_error(
 
 
 def _most_attempts(failure: CompileFailure) -> int:
-    """Return how many changes of a source may be compiled: less than 4 seconds of a processor, but one at least."""
+    """Return how many changed sources may be compiled to find hints: 4 processor seconds' worth, from 1 to 32."""
     own = failure.busy * failure.milliseconds / 1000
     return max(1, min(int(4 / own), 32)) if own > 0 else 1
 
@@ -117,9 +117,9 @@ def explained(
     plan: Plan,
     attempt: Callable[[str, tuple[str, ...]], str | None] | None = None,
 ) -> CompileFailure:
-    """Return a failure with hints, unless it has this toolchain's; finding them takes a process 0.1 s and more.
+    """Return a failure with the hints for this toolchain, unless it has them; finding them takes 0.1 s or more.
 
-    `attempt` returns NVRTC's log for a changed source with further options: hints name changes that were compiled.
+    `attempt` returns NVRTC's log for a changed source and further options, so that hints can say what a change does.
     """
     before = failure.before and explained(failure.before, plan, attempt)
     facts = _facts(plan.toolchain)
@@ -155,7 +155,7 @@ def explained(
 
 
 def _facts(toolchain: Toolchain) -> str:
-    """Return a digest of what a hint may say about the toolchain, and a failure's key does not contain."""
+    """Return a digest of the facts about a toolchain that hints may mention and a failure's key does not contain."""
     known = (toolchain.versions, toolchain.found_via, toolchain.missing)
     return content_digest(repr([sorted(each.items()) for each in known]).encode())
 

@@ -76,7 +76,7 @@ def _submit_to(
 
 
 def submit(builds: Sequence[Any], overrides: Mapping[str, Any]) -> list[BuildFuture]:
-    """Start many builds as `submit_many` does, for a caller that itself says which kernels the codes have."""
+    """Start many builds as `submit_many` does, but do not check that the codes have kernels: the caller does."""
     if inside := inside_import():  # its threads would wait for that import
         raise inside
     from rtcompile.build.batch import Batch, Build
@@ -117,7 +117,7 @@ def compile_many(
         None shows a line if stderr is a terminal or a notebook, True also prints lines elsewhere, False shows
         nothing. A callable is called with the number done, the total, and an `ObjectCode` or an error.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
-        Builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, or of any other
+        Runs the builds elsewhere: on the workers of mpi4py's ``MPIPoolExecutor``, of Dask, or of any other
         executor. Each compiles with its own settings, for the device of the caller, or for its own where
         the caller has none. What the requests name (``-I`` directories, files to link) has to be there as
         well.
@@ -136,7 +136,7 @@ def compile_many(
     BatchError
         Some builds failed: ``.errors`` maps positions to errors, ``.results`` has the other results.
     InvalidRequest
-        An item of another type.
+        An item has another type.
 
     Examples
     --------
@@ -237,7 +237,7 @@ def _with_checks(builds: Sequence[Any], futures: Sequence[BuildFuture]) -> list[
 def _check(item: Any, code: ObjectCode) -> None:
     """Raise if the code lacks the kernel that a `RawKernel` is for; warn if other code has no kernel at all."""
     if not isinstance(item, CompileRequest):
-        # A bundle's work has no check of its own: the bundle checks its kernels itself.
+        # The items of `rtcompile bundle` have no `_check`: that command checks the kernels itself.
         getattr(item, "_check", lambda _: None)(code)
     else:
         pipeline.check_kernels(item, code)
@@ -283,7 +283,7 @@ def requests_in(
 def _queries(
     builds: Sequence[Any], overrides: Mapping[str, Any], *, elsewhere: bool = False
 ) -> list[tuple[Query, Mapping[str, Any]]]:
-    """Return the queries and overrides of a batch; on other machines (`elsewhere`) the device may decide the architecture."""
+    """Return the queries and overrides of a batch; `elsewhere`, another machine's device may set the architecture."""
     from contextlib import suppress
 
     from rtcompile.build import planned

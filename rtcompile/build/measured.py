@@ -1,4 +1,4 @@
-"""Measures one compile by NVRTC: the port of profiles, with what the extra `rtcompile.extras.devtools` imports."""
+"""Measures one compile by NVRTC, for profiles: all that the extra `rtcompile.extras.devtools` needs of the core."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rtcompile.request.request import CompileRequest
 from rtcompile.request.units import CompileFailure, Limits
 from rtcompile.settings import Settings
 
-# It has the program, the architecture, the compiler, the milliseconds from the request to a worker until the code is
-# available, and those of each phase. The last part is NVRTC's own trace of a second compile: each event has a name, its
-# begin and duration in microseconds, and a detail.
+# The fields are the program, the architecture, the compiler, the milliseconds from the request to a worker until the
+# code is available, and those of each phase. The last field is NVRTC's own trace of a second compile: each event has a
+# name, its start and duration in microseconds, and a detail.
 Measured = tuple[str, str, str, float, dict[str, float], list[tuple[str, float, float, str]]]
 
 
 def measure(request: CompileRequest, settings: Settings) -> Measured:
-    """Compile a request by NVRTC without the cache and a precompiled header, and return its times."""
+    """Compile a request by NVRTC without the cache or a precompiled header, and return its times."""
     if not settings.jit:
         raise JitDisabled(
             f"{request.name}: a profile compiles it anew; RTCOMPILE_JIT=0 forbids compiling it"
@@ -34,10 +34,10 @@ def measure(request: CompileRequest, settings: Settings) -> Measured:
         attempt, found = build.with_added_flags(attempt, partial(_measured, build.limits))
         if not isinstance(found, CompileFailure):
             return found
-        build.turned(attempt, found)
+        build.retried_by_nvcc(attempt, found)  # raises NVRTC's error, if that is final
     raise InvalidRequest(
-        f"{request.name} is built by NVCC, and a profile is of NVRTC; `nvcc --time` and "
-        "`nvcc --fdevice-time-trace` write NVCC's own"
+        f"{request.name} is built by NVCC, and only NVRTC can be profiled here; `nvcc --time` and "
+        "`nvcc --fdevice-time-trace` write NVCC's own profiles"
     )
 
 

@@ -98,7 +98,7 @@ class Miss:
         self.begun_ns = file_clock_ns()
 
     def run(self) -> Found:
-        """Return the code, which is in the cache then, unless its notes say why not."""
+        """Build the code and return it. It is in the cache then, unless its notes say why not."""
         plan, known, first = self.plan, self.query.failure, Attempt(self.plan)
         backend = plan.key_inputs.backend
         if plan.key_inputs.paths_matter or self.settings.save_source:
@@ -112,10 +112,10 @@ class Miss:
             return self._with_nvcc(first, known.reason, known.failure)
         attempt, outcome = self.with_added_flags(first, self._nvrtc)
         if isinstance(outcome, CompileFailure):
-            return self._with_nvcc(*self.turned(attempt, outcome), outcome)
+            return self._with_nvcc(*self.retried_by_nvcc(attempt, outcome), outcome)
         return self._finish(attempt, "nvrtc", outcome, self.begun_ns)
 
-    def turned(self, attempt: Attempt, failure: CompileFailure) -> tuple[Attempt, str]:
+    def retried_by_nvcc(self, attempt: Attempt, failure: CompileFailure) -> tuple[Attempt, str]:
         """Return NVCC's attempt after a failure of NVRTC, and the reason; raise if NVCC is not to build the code."""
         from rtcompile.messages.fallback import Decision
 
@@ -165,7 +165,7 @@ class Miss:
         why_nvcc: str = "",
         by_nvrtc: Plan | None = None,
     ) -> CompileError:
-        """Remember a failure with its hints, and return its exception; NVRTC tries them `by_nvrtc`'s options."""
+        """Remember a failure with its hints, and return its exception; `by_nvrtc` is the plan to try hints with."""
         from rtcompile.build.failures import as_error, explained
 
         plan = attempt.plan
@@ -286,7 +286,7 @@ class Miss:
         reading_ns: int,
         why: str = "",
     ) -> Found:
-        """Link and cache what a compiler made, which read files from `reading_ns` on."""
+        """Link and cache what a compiler made; it read no file before the time `reading_ns`."""
         plan = attempt.plan
         spent = [compiled.milliseconds]
         log = compiled.log
@@ -365,7 +365,7 @@ _observed: set[str] = set()  # the libraries of NVRTC whose file accesses can be
 
 
 def _not_kept(built: ObjectCode, reason: str, *, is_always: bool) -> ObjectCode:
-    """Return a build that is not cached with a note of the reason; warn if each process will wait for it again."""
+    """Return an uncached build with a note that says why; warn if each process will have to wait for it again."""
     note = f"not cached: {reason}"
     if is_always and built.build.compiled_in > _NOTICED and reason not in _warned:
         _warned.add(reason)
@@ -465,7 +465,7 @@ def _recorded(
     searched: tuple[SearchDir, ...],
     folders: dict[str, tuple[int, int] | None],
 ) -> Compiled | CompileFailure:
-    """Return an outcome with the files that it depends on, if they are known; `folders` were there before."""
+    """Return an outcome with the files that it depends on, if they are known; `folders` are from before the compile."""
     is_done = isinstance(outcome, Compiled) or outcome.kind in ("error", "link")
     if not is_done or outcome.files is not None or outcome.trace is None:
         return outcome

@@ -93,7 +93,7 @@ def build(request: CompileRequest, settings: Settings) -> ObjectCode:
 
 
 def check_kernels(request: CompileRequest, code: ObjectCode) -> None:
-    """Warn if a source has ``__global__`` functions and its code no kernel, as of a template without an instance."""
+    """Warn if a source has ``__global__`` functions but its code has no kernel, as when a template has no instance."""
     if KERNEL_MARKS.get(code.kind, b"") not in code.code and "__global__" in request.source:
         from rtcompile.messages.loading import warn_without_kernels
 
@@ -101,7 +101,7 @@ def check_kernels(request: CompileRequest, code: ObjectCode) -> None:
 
 
 _MOST_WARNINGS = 3
-_warned: set[tuple[str, str]] = set()  # the names and logs of those that have been
+_warned: set[tuple[str, str]] = set()  # the names and logs of the builds that it has warned of
 _UNUSED = ("177-D", "550-D")  # a variable that is not used, or only set
 
 

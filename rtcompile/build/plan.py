@@ -75,7 +75,7 @@ class Plan(NamedTuple):
 
 
 def plan(query: Query, request: CompileRequest, build: Callable[[Query], ObjectCode]) -> Plan:
-    """Make all decisions about a query's request with headers; `build` compiles the sources in ``link=``."""
+    """Make all decisions about a build. `request` is the query's `with_headers`; `build` compiles sources to link."""
     settings, capability = query.settings, query.capability
     options = effective_options(request.options, settings.debug)
     backend = wanted_backend(request, settings.fallback)

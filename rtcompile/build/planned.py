@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def compile(query: Query) -> ObjectCode:
-    """Return the code of a request that no level has without a plan; `Busy` if another builds it and it is not waited for."""
+    """Return the code of a request that no level finds without a plan; `Busy` if another builds it and `waits` is False."""
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
@@ -76,11 +76,11 @@ def _built_once(query: Query) -> ObjectCode:
     """Return the code from the levels that need a plan, while no other thread or process builds it."""
     from rtcompile.workers import process
 
-    process.occupy_standard()  # before files are written: of the toolchain, of the lock
+    process.occupy_standard()  # before the toolchain's file or a lock file is opened
     settings = query.settings
     # Without a name, no index entry can say that the last build failed.
     if (query.failed or not query.name()) and not settings.recompile:
-        toolkit.current()  # what was installed or repaired in the last second counts
+        toolkit.current()  # notices what was installed or repaired in the last second
     plan = plan_of(query)
     limit = settings.timeout
     left = limit.left if isinstance(limit, TimeLimit) else limit
@@ -164,7 +164,7 @@ def by_compiler(query: Query) -> Found:
 
 
 def _with_files(query: Query, found: Found) -> Found:
-    """Return code with notes about its options, as the upper levels may keep it."""
+    """Return code with notes about its options; mark it as uncacheable if the upper levels must not keep it."""
     decided: Plan = query.plan
     code, record = found.obj, found.record
     notes = (*decided.options.notes, *dropped(decided.options.flags, code.build.backend))
