@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def compile(query: Query) -> ObjectCode:
-    """Return the code of a request that no level finds without a plan; `Busy` if another builds it and `waits` is False."""
+    """Return code that no level finds without a plan; raise `Busy` if another builds it and the query does not wait."""
     query.plan = None
     timeout = query.settings.timeout
     if timeout is not None and not isinstance(timeout, TimeLimit):
