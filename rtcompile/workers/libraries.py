@@ -94,7 +94,7 @@ def _pin_heap() -> None:
     # NVRTC maps files in TMPDIR. If the disk is full, the kernel kills the process.
     disk = os.statvfs(os.environ.get("TMPDIR", "."))
     if disk.f_bavail * disk.f_frsize >= _ROOM_TO_START:
-        # A header is used only as long as the files that were read for it are unchanged.
+        # Without `_is_observed`, the files that a precompiled header is made of, and must still equal, are unknown.
         _heap_is_pinned = _is_observed and probes.pin_heap(_library, _allocate_heap)
 
 
@@ -134,14 +134,14 @@ def _result(name: str, handle: ctypes.c_void_p) -> bytes:
 
 def compile_unit(job: dict[str, Any]) -> dict[str, Any]:
     """Compile one translation unit, and return the fields from which `compilers.nvrtc` makes a `Compiled` or a failure."""
-    # The job has the source, its name, options and expressions, the target, `texts` (headers passed as strings, by their
-    # paths in the working directory), the fields for `probes`, and: `pch` and `create_pch`, the path of a precompiled
+    # The job has the source, its name, options and expressions, the target, `texts` (headers passed as strings, by
+    # their paths in the working directory), the fields for `probes`; `pch` and `create_pch`, the path of a precompiled
     # header to use or to create; `minimal`, whether CUDA's declarations may be left out; `yields`, whether all other
-    # processes come first; `traced`, whether to return NVRTC's own trace; `unobserved`, whether to compile as with an NVRTC whose calls cannot be intercepted, which
-    # tests have not. The reply's `observed` is None if `probes` do not work, `trace` if this NVRTC gives none, and `pch`
-    # if none could be tried.
-    # Its `milliseconds` are by phase, "compile" being the rest; `began` is in monotonic seconds; `busy` is the part of
-    # that time on a processor; `events` are of the trace: name, begin and duration in microseconds, and detail. For `child`: `well` (the process may be reused), `doubtful` (another process may give another result).
+    # processes come first; `traced`, whether to return NVRTC's own trace; `unobserved`, for tests, whether to act as if
+    # calls could not be intercepted. In the reply, `observed` is None if `probes` do not work, `trace` if NVRTC gives
+    # none, `pch` if no header could be tried. `milliseconds` are by phase, "compile" being the rest; `busy` is the
+    # processor's share of the time since `began` (monotonic); `events`, of NVRTC's trace, have a name, start, duration
+    # (us) and detail. For `zygote`: `well` (the process may be reused), `doubtful` (a new one may give another result).
     begin, processor = time.monotonic(), time.process_time()
     if job.get("yields"):
         os.nice(19)
@@ -301,7 +301,7 @@ _LINK_ERRORS = (
 
 
 def link(job: dict[str, Any]) -> dict[str, Any]:
-    """Link ``inputs`` (kind, name, data); return in ``input`` a rejected one's index, in ``printed`` the stderr."""
+    """Link ``inputs`` (kind, name, data). In the reply, ``input`` is a rejected one's index, ``printed`` the stderr."""
     begin = time.monotonic()
     os.dup2(2, 1)
     handle, refused, error, code = ctypes.c_void_p(), None, "", b""

@@ -148,7 +148,7 @@ class Pool:
 
     def _take_slot(self, taker: object, cancellation: Cancellation) -> None:
         """Wait for a slot and take it; the caller releases it by removing `taker`."""
-        # Jobs that give way leave one slot free, if there are two; other jobs may take their slots.
+        # Jobs that yield leave one slot free, if there are two. Other jobs may take the slots of jobs that yield.
         while True:
             with self._slots_lock:
                 yields, taken = cancellation.yields, [*self._slots.values()]

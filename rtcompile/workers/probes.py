@@ -41,7 +41,7 @@ _READ_WRITE = 3  # PROT_READ | PROT_WRITE
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
-# Function, without a "64" at its end: its result type, its argument types, and the index of the path.
+# By function (without a "64" at its end): its result type, its argument types, and the index of the path.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "fopen": (_P, (_S, _S), 0),
     "open": (_I, (_S, _I, _I), 0),
@@ -85,11 +85,11 @@ class _Observation:
         return path in self.own or path.startswith(self._below)
 
     def note_ours(self, path: bytes | None, is_there: bool) -> None:
-        """Doubt a file that was found outside the worker's folder by a path that begins there."""
+        """Record a problem if a file outside the worker's folder was found by a path that begins there."""
         if is_there and path and b"../" in path:
-            self.doubt(f"header {os.fsdecode(path)} was found by a relative path")
+            self.note_problem(f"header {os.fsdecode(path)} was found by a relative path")
 
-    def doubt(self, problem: str) -> None:
+    def note_problem(self, problem: str) -> None:
         self.problem = self.problem or problem
 
     def open(self, path: bytes) -> int | None:
@@ -102,7 +102,7 @@ class _Observation:
             self.folders[path] = None
             return None
         if not stat.S_ISREG(kind):  # opening a pipe would wait for a writer
-            self.doubt(f"header {os.fsdecode(path)} is not a regular file")
+            self.note_problem(f"header {os.fsdecode(path)} is not a regular file")
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -111,7 +111,7 @@ class _Observation:
             seen = [*signature(status), "", 0]
             known = self.opened.setdefault(path, seen)
             if known[:5] != seen[:5]:
-                self.doubt(f"header {os.fsdecode(path)} changed while it was read")
+                self.note_problem(f"header {os.fsdecode(path)} changed while it was read")
             if self.reports:  # like the include trace; after a crash this is the only information
                 os.write(2, path + b"\n")
             newest = max(status.st_ctime_ns, status.st_mtime_ns)
@@ -172,7 +172,7 @@ def end() -> dict[str, Any]:
 
 
 def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..., Any]:
-    """Return the callback for a function. CuTe calls them 6,000 times."""
+    """Return the callback for a function. A compile of CuTe calls callbacks 6,000 times."""
     if name.startswith("fopen"):
         return lambda *given: _open(real, given, given[1][:1] != b"r", _libc.fdopen)
     if name.startswith("open") and name != "opendir":
@@ -187,7 +187,7 @@ def _observing(name: str, real: Callable[..., Any], path_at: int) -> Callable[..
             if result in (None, -1):
                 job.absent[path] = None
             else:  # no known version does this, and the result is unknown
-                job.doubt(f"the compiler called {name} of {os.fsdecode(path)}")
+                job.note_problem(f"the compiler called {name} of {os.fsdecode(path)}")
         return result
 
     return other
@@ -205,7 +205,7 @@ def _open(real: Callable[..., Any], given: tuple[Any, ...], writes: bool, fdopen
         descriptor = job.open(path)
     except OSError as error:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            job.doubt(f"{os.fsdecode(path)} may not be read: {error.strerror}")
+            job.note_problem(f"{os.fsdecode(path)} may not be read: {error.strerror}")
         else:
             job.absent[path] = None
         ctypes.set_errno(error.errno or 2)

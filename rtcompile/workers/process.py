@@ -130,7 +130,7 @@ class ZygoteProcess:
 
 _MEANINGS = {
     # NVRTC maps files in TMPDIR, and gets this signal if they cannot be written.
-    7: "the folder for temporary files (TMPDIR) may be full, or a library may be cut short",
+    7: "the folder for temporary files (TMPDIR) may be full, or a library may be truncated",
     9: "another program killed it, or the kernel for lack of memory",
     15: "another program ended it",
 }
@@ -240,7 +240,7 @@ def bare(function: str, *words: str) -> list[str]:
     zygote = os.path.join(package, "workers", "zygote.py")
     if not os.path.isfile(zygote) and not os.path.isfile(f"{zygote}c"):  # cx_Freeze keeps .pyc
         raise FileNotFoundError(
-            f"workers run rtcompile's files with a Python, and {package} has none: build the application with "
+            f"workers run rtcompile's files with a Python, and {package} lacks them: build the application with "
             "PyInstaller, whose hook for rtcompile makes the application its own worker, or keep the files"
         )
     return [interpreter(), "-I", "-S", "-c", _BARE, package, function, *words]

@@ -10,11 +10,11 @@ A *job* is a function of this package, named ``"module:function"``, and a dict o
 On the zygote's control socket the caller sends what to load, and for each job the function's name, the limits and one
 end of a new *job socket*. The other end has sent the arguments, which a child reads and leaves there for another child
 that repeats the job. The job socket returns ``RESULT`` and the value, or ``CRASH`` with the fields of `pool.Crash`; if
-it closes without a message, the zygote is gone. The caller cancels by closing its end. Messages are plain values, and
-no pickle.
+it closes without a message, the zygote is gone. The caller cancels by closing its end. Messages are plain values
+and not pickles.
 
-The function runs in an empty working directory, which is its TMPDIR too, stdout on ``/dev/null`` and stderr in a memfd,
-as the leader of a process group, which is killed when the job ends.
+The function runs in an empty working directory, which is its TMPDIR too, with stdout on ``/dev/null`` and stderr in a
+memfd. Its process is the leader of a process group, which is killed when the job ends.
 
 Worker-side modules are imported by a bare ``python -I -S`` that starts in 10 ms: they must not import
 ``dataclasses``, ``typing``, ``subprocess`` (unless they need it) or anything that does.
@@ -50,7 +50,7 @@ _MESSAGE_BYTES = 1 << 14
 _MAX_DESCRIPTORS = 4
 _LOG_BYTES_AT_EACH_END = 1 << 20
 _INT_BYTES = 4
-# A message is one of these, the second before the value itself.
+# A message is `_IN_MEMFD`, whose value is in a memfd, or `_MAGIC` followed by the value.
 _IN_MEMFD, _MAGIC = b"rtcompile in memfd\n", b"rtcompile\n"
 
 # Every Python since 3.4 reads version 4; caller and worker may run different versions.
@@ -104,7 +104,7 @@ def forget_stderr() -> None:
 
 
 class NoMessage(Exception):
-    """What was received is none of these messages, so it is not decoded."""
+    """What was received is not a message of rtcompile, so it is not decoded."""
 
 
 def send(
@@ -368,7 +368,7 @@ def set_own(name: str, value: int) -> None:
 
 
 def private_bytes(pid: int | str, unknown: int) -> int:
-    """Return the private memory of a process."""
+    """Return the bytes of a process's private memory; `unknown` if they cannot be read."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
@@ -378,7 +378,7 @@ def private_bytes(pid: int | str, unknown: int) -> int:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return the private memory of a child and its descendants."""
+    """Return the bytes of private memory of a child and its descendants."""
     # RLIMIT_AS would count NVRTC's reserved memory, not the sum over nvcc's processes, and crash compilers.
     total = private_bytes(pid, 0)
     try:

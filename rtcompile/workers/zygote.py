@@ -302,7 +302,7 @@ class Child:
     ) -> None:
         self.pid = pid
         self.channel = channel
-        self.lifeline = lifeline  # see `_die_with_zygote`
+        self.lifeline = lifeline  # the zygote's end of the pipe in `die_with_zygote`
         self.stderr = stderr
         self.folder = folder
         self.order: Order | None = None
@@ -332,7 +332,7 @@ class Child:
         return order
 
     def kill(self, reason: str = "") -> None:
-        """Kill the whole process group, for the first reason: a compiler may have started others."""
+        """Kill the whole process group, since a compiler may have started programs; the first `reason` counts."""
         if reason and not self.killed:
             self.failure = reason
         self.killed = True

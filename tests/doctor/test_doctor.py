@@ -257,7 +257,7 @@ def test_an_nvrtc_that_cannot_be_loaded_fails_its_probes(install):
     assert found.code == 2
     assert found["compile plain CUDA"].status == "error"
     assert "libnvrtc.so" in found["precompiled headers"].detail
-    assert "cut short" in found["precompiled headers"].detail
+    assert "truncated" in found["precompiled headers"].detail
 
 
 def test_the_verdict_is_that_of_the_worst_check():
