@@ -30,7 +30,7 @@ _LONGEST_WAIT = 2.0  # seconds; a search takes one at most
 
 def current(trusted: float = 0.0) -> Toolchain:
     """Return the toolchain of this environment; missing parts raise only when they are required."""
-    # The toolchain's files are checked, unless they were checked in the last `trusted` seconds.
+    # The toolchain's files are checked unless that was done in the last `trusted` seconds.
     known = _known(trusted)
     if known is not None:
         return known
@@ -59,7 +59,7 @@ def _known(trusted: float = 0.0) -> Toolchain | None:
     except (ValueError, TypeError, LookupError, AttributeError):
         return None  # NVRTC's own headers were evicted, or the file is damaged
     _in_this_process[key] = fields
-    if fields is not here.toolchain:  # this cache, perhaps another one, lacks the result
+    if fields is not here.toolchain:  # this cache, which may be a new one, lacks the result
         here.note(fields, writes=not found.doubts)
     return found
 

@@ -1,6 +1,6 @@
 """The parts of a toolkit, which ``parts.ini`` lists, and their folders in each layout.
 
-Add a new wheel layout as one more key of `_FOLDERS`, and as a key of its parts.
+To add a wheel layout, add one key to `_FOLDERS`, and the same key to the sections of its parts.
 
 A *layout* is one way in which NVIDIA ships the same files: ``wheels13`` (everything under ``nvidia/cu13``),
 ``wheels12`` (one folder under ``nvidia`` per package), ``conda`` (never ``$CONDA_PREFIX/include``, which has the
@@ -43,7 +43,7 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
 
 
 class Part(NamedTuple):
-    """One part of a toolkit, or another package that has headers: a section of ``parts.ini``, which says what each is."""
+    """One part of a toolkit, or another package with headers: a section of ``parts.ini``, which explains the fields."""
 
     name: str  # its label in the search path
     what: str

@@ -1,7 +1,7 @@
 """`Toolchain`: the result of the search, the identities of its compilers, and the errors for missing parts.
 
-Identities contain no paths and times, so two machines with the same packages agree. They are computed with the
-toolchain and remembered until a file's stat changes.
+A compiler's `build` identifies it without paths and times, so two machines with the same packages agree. It is
+computed with the toolchain, and remembered until a file's stat changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Library(NamedTuple):
     version: str  # "12.9.86", or "12.9" if the folder shows no more digits
     # Libraries to open first: NVRTC opened by path does not find its own builtins.
     preload: tuple[str, ...] = ()
-    build: str = ""  # from its file, NVRTC's builtins and nvJitLink's device runtime
+    build: str = ""  # of its file and NVRTC's builtins, or nvJitLink's device runtime
     # The architectures of an NVRTC newer than rtcompile; else empty.
     architectures: tuple[int, ...] = ()
 
@@ -68,7 +68,7 @@ class Executable(NamedTuple):
     path: str
     version: str  # "13.0.88"
     binary: str  # the program that a wrapper script runs; else `path`
-    build: str = ""  # from the files of all programs that it runs, including the host compiler
+    build: str = ""  # of the files of all programs that it runs, including the host compiler
 
     @property
     def version_pair(self) -> tuple[int, int]:

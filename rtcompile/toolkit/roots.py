@@ -49,7 +49,7 @@ class Root(NamedTuple):
         return None
 
     def _own_version(self, part: catalogue.Part) -> str:
-        """Return the runtime headers' version, for a part without one; wheels can differ."""
+        """Return the version of the runtime headers, for a part without one; "" for wheels, which can differ."""
         if self.layout not in ("toolkit", "conda") or part.name in ("cudart", "nvcc"):
             return ""
         cudart = self.look(catalogue.PART["cudart"])
@@ -122,8 +122,8 @@ def cupy_cccl(where: SearchContext) -> str | None:
 # --- one set of one version ----------------------------------------------------------------------
 
 
-def unfit(hit: Hit, compiler: Hit) -> Hit | None:
-    """Return the part of another version that makes `hit` unusable: itself or one in its folder."""
+def culprit_of(hit: Hit, compiler: Hit) -> Hit | None:
+    """Return the part of another version that makes `hit` unusable, itself or one in its folder; None if it fits."""
     together = [hit]
     if hit.part.name in catalogue.HEADER_PARTS:
         found = (hit.root.look(catalogue.PART[name]) for name in catalogue.HEADER_PARTS)
@@ -177,7 +177,7 @@ def _toolsets(roots: Sequence[Root]) -> Iterator[Toolset]:
                 hit = other.look(part)
                 if hit is None:
                     continue
-                culprit = unfit(hit, nvrtc)
+                culprit = culprit_of(hit, nvrtc)
                 if culprit is None:
                     hits[part.name] = hit
                     rejected.pop(part.name, None)

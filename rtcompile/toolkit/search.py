@@ -28,11 +28,11 @@ from rtcompile.toolkit.roots import (
     Toolset,
     choose,
     conda_prefixes,
+    culprit_of,
     cupy_cccl,
     find_cutlass,
     given,
     pair_cutlass,
-    unfit,
     usual,
 )
 
@@ -56,10 +56,10 @@ def find(
     )
     major = cuda_of_cupy(where.site_dirs)
     spare = ("cccl",) if cupy_cccl(where) else ()
-    by_place: dict[tuple[str, str], Root] = {}  # the first of the roots that are one folder
+    by_folder: dict[tuple[str, str], Root] = {}  # of several roots that are one folder, the first
     for root in usual(where):
-        by_place.setdefault((os.path.realpath(root.path), root.layout), root)
-    roots = [*by_place.values()]
+        by_folder.setdefault((os.path.realpath(root.path), root.layout), root)
+    roots = [*by_folder.values()]
     chosen = choose(roots, major, spare)
     if chosen is not None and chosen.lacking():
         folder = unpack(chosen.nvrtc)
@@ -329,7 +329,7 @@ def _out_of_step(nvcc: Executable, root: Root | None, nvrtc: Hit | None) -> str:
         if hit is None and root.layout == "wheels13":
             package = part.package("wheels13")
             return f"nvcc {nvcc.version} ({nvcc.path}) lacks {package}: not used. {fix}"
-        culprit = hit and unfit(hit, own)
+        culprit = hit and culprit_of(hit, own)
         if culprit:
             package = culprit.part.package(root.layout) or culprit.part.what
             return (
