@@ -210,7 +210,7 @@ def precompile(query: Query) -> None:
             decided.search,
         )
         if prefix is not None:
-            prefix.bet()
+            prefix.speculate()
 
 
 def plan_of(query: Query) -> Plan:

@@ -221,7 +221,7 @@ class _Nvcc:
         return outcome._replace(trace=trace)
 
     def _plain(self, path: str) -> str:
-        """Return a path without ``bin/..``, by which NVCC of wheels names its own headers; no other machine has it."""
+        """Return a path without ``bin/..``: a wheel's NVCC has it in its headers' paths, unlike search directories."""
         root, programs, rest = path.partition("/bin/../")
         is_own = programs and os.path.realpath(f"{root}/bin/..") == os.path.realpath(root)
         return f"{root}/{rest}" if is_own and self._path.startswith(f"{root}/bin/") else path

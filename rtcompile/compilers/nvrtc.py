@@ -42,12 +42,12 @@ _FORGOTTEN = frozenset(
 )
 # Prefixes of the names that `--minimal` leaves undeclared: textures and surfaces, the runtime's and the driver's
 # types, functions and macros, launches from kernels. A `##` may assemble a name.
-_DECLARED = re.compile(
+_UNDECLARED = re.compile(
     r"<<<|##|%:%:|\?\?|(?<![A-Za-z0-9])(?:cuda|cu[A-Z_]|tex|surf|TEX|SURF|nv|NV(?!IDIA\b)"
     r"|CU(?!DA_ARCH__|DACC__|DACC_RTC__)|MAJOR_VERSION|MINOR_VERSION|PATCH_LEVEL)"
 )
 # Options that put more than instructions into the code, or make no machine code.
-_TELLING_OPTIONS = (
+_OTHER_OUTPUT_OPTIONS = (
     *("G", "device-debug", "lineinfo", "generate-line-info", "dc", "device-c", "rdc"),
     *("relocatable", "dlto", "minimal", "builtin", "no-source", "split", "ofast"),
 )
@@ -152,7 +152,7 @@ def _run(
         }
         return job_of(library, arguments, reusable=reusable)
 
-    # A header that is made aside takes no slot, and gives way to all other processes.
+    # A job `aside`, on an idle core, takes no slot and yields to all other processes.
     result = pool.shared().run_beside(job(), limits) if aside else pool.run(job, limits, meanwhile)
     if isinstance(result, pool.Crash):
         return _death(result, library, options, limits, header), header
@@ -164,16 +164,16 @@ def _run(
 def needs_no_declarations(source: str, options: tuple[str, ...], target: str) -> bool:
     """Return whether ``--minimal`` changes no code, and saves a fifth of a small kernel's time."""
     # `reads_no_file` returns False for a long text.
-    if target != "cubin" or _is_declaring(options) or not cxx.reads_no_file(source, options):
+    if target != "cubin" or _need_declarations(options) or not cxx.reads_no_file(source, options):
         return False
-    return _DECLARED.search(cxx.Text(source).text) is None
+    return _UNDECLARED.search(cxx.Text(source).text) is None
 
 
 @functools.lru_cache(maxsize=16)
-def _is_declaring(options: tuple[str, ...]) -> bool:
+def _need_declarations(options: tuple[str, ...]) -> bool:
     texts = [option[2:] for option in options if option[1:2] in "D-"]
-    is_telling = any(option.lstrip("-").startswith(_TELLING_OPTIONS) for option in options)
-    return is_telling or _DECLARED.search("\n".join(texts)) is not None
+    is_other = any(option.lstrip("-").startswith(_OTHER_OUTPUT_OPTIONS) for option in options)
+    return is_other or _UNDECLARED.search("\n".join(texts)) is not None
 
 
 @functools.lru_cache(maxsize=16)
@@ -213,10 +213,10 @@ def _outcome(
     search: Sequence[SearchDir],
 ) -> Compiled | CompileFailure:
     reply = result.value
-    # Of the headers that were read, in the order of their first inclusion; None if unknown.
+    # Both are of the headers that were read, in the order of their first inclusion; None if unknown.
     files = trace = None
     if reply["observed"] is not None:
-        # The compiler reports only the headers that it read itself, after the prefix.
+        # The compiler reports only the headers that it read itself, not those in the precompiled header.
         known = header.dependencies if header is not None else FileSet()
         files = observed.file_set(reply["observed"], search, before=known)
         trace = tuple([each.path for each in files.headers])

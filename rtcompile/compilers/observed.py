@@ -81,20 +81,20 @@ class _Dependencies:
         position, relative = self._split_path(path)
         return self._search[position].label if position >= 0 else "", relative
 
-    def is_there(self, path: str) -> None:
+    def note_present(self, path: str) -> None:
         """Note a path that exists, and that a ``__has_include`` may have found."""
         label, rest = self.locate(path)
         self.present[path] = None
         self.include_results.add(f"{label}/{rest}")
 
-    def was_read(self, header: Header, *, mentions_path: bool, clock: str) -> None:
+    def note_read(self, header: Header, *, mentions_path: bool, clock: str) -> None:
         """Note a header, whether it may put its path into the code, and the clock macro in it."""
         self.headers[header.path] = header
         if mentions_path:
             self.own_path[header.label] = None
-        self.has_clock(clock)
+        self.note_clock(clock)
 
-    def has_clock(self, clock: str) -> None:
+    def note_clock(self, clock: str) -> None:
         """Note the clock macro in a text of the build, if any."""
         if clock:
             self.doubt(f"{clock} is different in every build")
@@ -112,7 +112,7 @@ class _Dependencies:
         )
 
 
-# --- Of NVRTC, whose file accesses were recorded ---------------------------------------------------
+# --- The files of NVRTC, whose accesses were recorded ----------------------------------------------
 
 
 def file_set(seen: Mapping[str, Any], search: Sequence[SearchDir], *, before: FileSet) -> FileSet:
@@ -137,9 +137,9 @@ def file_set(seen: Mapping[str, Any], search: Sequence[SearchDir], *, before: Fi
             clock, has_moved = _clock(path, digest)
             has_changed = has_changed or has_moved
         header = trusted(header, seen["begun_ns"], toolkit)
-        found.was_read(header, mentions_path=bool(mentioned & _OWN_PATH), clock=clock)
+        found.note_read(header, mentions_path=bool(mentioned & _OWN_PATH), clock=clock)
     for name in seen["files"]:
-        found.is_there(os.fsdecode(name))
+        found.note_present(os.fsdecode(name))
     found.present.update((f"{os.fsdecode(name)}/.", None) for name in seen["folders"])
     gaps = _gaps(seen["absent"], [directory.path.rstrip("/") for directory in search])
     found.absent.update(dict.fromkeys(gaps))
@@ -190,7 +190,7 @@ def _gaps(paths: Iterable[bytes], directories: Iterable[str]) -> Iterable[str]:
         yield os.fsdecode(missing(path.rpartition(b"/")[0]) or path)
 
 
-# --- Of a compiler that reports at most the files that it read ----------------------------------------
+# --- The files of a compiler that reports at most which files it read ---------------------------------
 
 # Suffixes of files that programs write next to a source. They count only if a text mentions the suffix.
 _NO_HEADERS = (
@@ -237,7 +237,7 @@ def record(
     found.look()
     ways = [*found.headers, *found.seen, *found.present]
     for path in [*found.present]:
-        found.is_there(path)
+        found.note_present(path)
     found.newest_ns = max(found.newest_ns, _led_ns(ways))
     return found.file_set(ways)
 
@@ -257,7 +257,7 @@ class _Unobserved(_Dependencies):
         self.seen: dict[str, None] = {}
         self._ignored: list[str] = []  # suffixes of names that no text includes
         if len(source) <= _MAX_TEXT:
-            self.has_clock(scan(source).clock)
+            self.note_clock(scan(source).clock)
 
     def read(self, path: str) -> None:
         """Note a header that the build read, in its current state."""
@@ -265,7 +265,7 @@ class _Unobserved(_Dependencies):
         self.newest_ns = max(self.newest_ns, changed_ns(status))
         text = data.decode("utf-8", "surrogateescape")
         mentions = scan(text)
-        self.was_read(header, mentions_path=mentions.own_path, clock=mentions.clock)
+        self.note_read(header, mentions_path=mentions.own_path, clock=mentions.clock)
         if text and header.is_own and not self._is_toolkits(os.path.dirname(path)):
             self.texts.append(text)
             self.roots.append(os.path.dirname(path))

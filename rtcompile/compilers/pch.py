@@ -1,16 +1,16 @@
 """Precompiled headers: the includes that open a source are parsed once, and later builds skip them.
 
-A header is made in a job of its own, from the prefix alone: NVRTC refuses one that was made beside a build whose
-prefix other directives follow. At the first build with a long prefix, an idle core makes the header, at low
-priority, while that build runs without it. Such a header is a bet that more builds follow: at most `_MOST_BETS` of a
-process may be unused. If no core is idle or no bet is left, a build has the header made before it
-runs, as soon as the builds so far could have saved what that costs. While a header is being made, a build waits for
-it only if it should soon be done, and at most half of the time that it would save. In a batch with more builds than
-slots, some builds go ahead and the others wait. A build that fails with a header is repeated without it.
+A header is made in a job of its own, from the prefix alone: one made from a whole source has the directives after the
+prefix too, and NVRTC refuses it for sources without them. At the first build with a long prefix, an idle core makes the
+header, at low priority, while that build runs without it. Such a header is speculative: at most `_MOST_UNUSED` of a
+process may be unused. If no core is idle, or so many are unused, a build has the header made before it runs, as soon as
+the builds so far could have saved what that costs. While a header is being made, a build waits for it only if it should
+soon be done, and at most half of the time that it would save. In a batch with more builds than slots, some builds go
+ahead and the others wait. A build that fails with a header is repeated without it.
 
-NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a
-precompiled header contains the compiler, the address of its heap, the options and the prefix. Its record contains
-the dependencies, with their contents' digests.
+NVRTC uses any file that it is given, even an outdated one, so rtcompile has to check it. The key of a precompiled
+header contains the compiler, the address of its heap, the options and the prefix. Its record contains the
+dependencies, with their contents' digests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LEAST_BYTES = 4 << 20  # of a header: the smallest seen has 6 MB
 _SOON = 0.1
 # How many headers that a process had made by idle cores may be unused. This bounds the time spent on headers that are
 # never used, since most projects build each kernel once.
-_MOST_BETS = 4
+_MOST_UNUSED = 4
 
 # How many builds with the same prefix are known to come, this one included.
 expected: contextvars.ContextVar[int] = contextvars.ContextVar("rtcompile_expected", default=1)
@@ -91,7 +91,7 @@ UNKNOWN = float("inf")
 
 
 class PrefixRecord(NamedTuple):
-    """The record of a prefix; it has an image if there is a precompiled header."""
+    """The record of a prefix; its `image` identifies the precompiled header, if there is one."""
 
     image: str = ""
     dependencies: FileSet = FileSet()  # of the header, else of the last build
@@ -148,15 +148,15 @@ def has_private_folder(cache_dir: str) -> bool:
 # --- Uses and makes precompiled headers --------------------------------------------------------------
 
 
-# It is for the tables below, and one thread at a time checks that a header is current: the others of its batch use the
-# result. Sixteen threads that check 392 files each take 150 ms, and spend 145 of them on handing over the GIL.
+# This lock guards the tables below. With it, one thread at a time checks that a header is current; the others of its
+# batch use it. Sixteen threads that check 392 files each take 150 ms, and spend 145 of them on handing over the GIL.
 _lock = forks.lock()
 _found: dict[str, tuple[float, PrefixRecord]] = {}  # by key, with the time it was looked for
 # The times at which builds and threads of this process began to make a header, by its key.
 _making: dict[str, float] = {}
-_ahead: Counter[str] = Counter()  # how many builds did not wait for it
+_ahead: Counter[str] = Counter()  # how many builds came while it was being made
 # The threads that make a header on an idle core, or made one that no build has used, by its key.
-_bets: dict[str, tuple[threading.Thread, pool.Cancellation]] = {}
+_unused: dict[str, tuple[threading.Thread, pool.Cancellation]] = {}
 
 # Compiles a prefix alone to a header of this path within so many seconds, on an idle core or in a slot; returns the
 # outcome and the front end's seconds.
@@ -164,7 +164,7 @@ Make = Callable[[str, float, bool], "tuple[Compiled | CompileFailure, float]"]
 
 
 class Prefix:
-    """The include prefix of one unit, under one compiler and one set of options; `alone` has no other source."""
+    """The include prefix of one unit, under one compiler and one set of options; `alone` is the unit with it only."""
 
     MAX_SECONDS = 60.0  # for making a header, and for waiting until one is made
 
@@ -192,7 +192,7 @@ class Prefix:
 
     @contextmanager
     def wanted(self, timeout: float | None) -> Iterator[None]:
-        """Before the body, a build, have the header made, here or on an idle core, or wait for it if that pays."""
+        """Have the header made, here or by an idle core, or wait for it, if that pays; then run the body, a build."""
         with ExitStack() as stack:
             if (timeout is None or timeout >= _LEAST_TIMEOUT) and self.find() is None:
                 record = self._known()
@@ -200,7 +200,7 @@ class Prefix:
                     seconds = (timeout or UNKNOWN) * _PART_OF_TIMEOUT
                     self._make(record, min(seconds, self.MAX_SECONDS))
                 else:
-                    stack.callback(self.bet(record).cancel)
+                    stack.callback(self.speculate(record).cancel)
             self._wait()
             yield
 
@@ -227,7 +227,7 @@ class Prefix:
             record = record._replace(dependencies=now)
             record.write(self._cache_dir, self.key)
         sealed.note_use(self._record)
-        _bets.pop(self.key, None)
+        _unused.pop(self.key, None)
         return record
 
     def _known(self) -> PrefixRecord:
@@ -241,7 +241,7 @@ class Prefix:
             return False  # headers that are being edited are not precompiled
         return worth_making(record.builds + expected.get(), record.seconds, record.failures)
 
-    def bet(self, record: PrefixRecord | None = None) -> threading.Timer:
+    def speculate(self, record: PrefixRecord | None = None) -> threading.Timer:
         """Have an idle core make the header of a prefix that no build has read so far, unless the timer is cancelled."""
         record = record or self._known()
         timer = threading.Timer(_SOON, self._make_aside, (record,))
@@ -254,12 +254,12 @@ class Prefix:
     def _make_aside(self, record: PrefixRecord) -> None:
         cancellation = pool.Cancellation()
         with _lock:
-            running = sum(thread.is_alive() for thread, _ in _bets.values())
-            if self.key in _bets or len(_bets) >= _MOST_BETS or running >= pool.idle():
+            running = sum(thread.is_alive() for thread, _ in _unused.values())
+            if self.key in _unused or len(_unused) >= _MOST_UNUSED or running >= pool.idle():
                 return
-            if not _bets:
+            if not _unused:
                 at_end(_end)
-            _bets[self.key] = threading.current_thread(), cancellation
+            _unused[self.key] = threading.current_thread(), cancellation
         pool.Cancellation.current.set(cancellation)
         # No build depends on it, and the program may end.
         with suppress(Exception, pool.Cancelled):
@@ -384,7 +384,7 @@ class Prefix:
 
 def _end() -> None:
     """Cancel the headers that idle cores are making, so no files are left behind."""
-    for thread, cancellation in [*_bets.values()]:
+    for thread, cancellation in [*_unused.values()]:
         cancellation.cancel()
         thread.join(_SECONDS_TO_END)
 
@@ -395,5 +395,5 @@ _SECONDS_TO_END = 1.0
 @forks.in_child
 def _forget_after_fork() -> None:
     # A forked child cannot wait for a header that its parent is making.
-    for table in (_found, _making, _ahead, _bets):
+    for table in (_found, _making, _ahead, _unused):
         table.clear()

@@ -24,14 +24,14 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pool, "idle", lambda: 1)
     monkeypatch.setattr(pch.Prefix, "MAX_SECONDS", 600.0)  # other processes precede such a job
     taking(monkeypatch, 1.0)
-    monkeypatch.setattr(pch, "_bets", {})
+    monkeypatch.setattr(pch, "_unused", {})
     yield
     finish()
 
 
 def finish() -> None:
     """Wait until the headers are made."""
-    for thread, _ in [*pch._bets.values()]:
+    for thread, _ in [*pch._unused.values()]:
         thread.join()
 
 
@@ -48,7 +48,7 @@ def test_the_second_build_uses_what_an_idle_core_made_beside_the_first(builder):
 
 @pytest.mark.slow
 def test_of_the_headers_that_idle_cores_made_few_are_unused(builder, monkeypatch):
-    monkeypatch.setattr(pch, "_MOST_BETS", 1)
+    monkeypatch.setattr(pch, "_MOST_UNUSED", 1)
     monkeypatch.setattr(pool, "idle", lambda: 0)
     builder.compiled(EXPENSIVE + KERNEL)
     finish()

@@ -81,7 +81,7 @@ def test_an_idle_core_makes_the_header_of_reductions_by_cub_before_the_first(
 ):
     monkeypatch.setattr(cupy_hook, "_has_precompiled_cub", False)
     monkeypatch.setattr(pool, "idle", lambda: 8)
-    monkeypatch.setattr(pch, "_bets", {})
+    monkeypatch.setattr(pch, "_unused", {})
     # A job that gives way to all others would take minutes while other tests keep the cores busy.
     run = nvrtc._run
     monkeypatch.setattr(nvrtc, "_run", lambda *given, aside=False, **named: run(*given, **named))
@@ -97,7 +97,7 @@ def test_an_idle_core_makes_the_header_of_reductions_by_cub_before_the_first(
     built(REDUCTION, ("-DCUB_DISABLE_BF16_SUPPORT", "-DFIRST_PASS=1"))
 
     assert not made
-    assert not pch._bets  # a build has used it
+    assert not pch._unused  # a build has used it
 
 
 def test_another_kernel_creates_no_header_at_first(built, tmp_path, monkeypatch):
