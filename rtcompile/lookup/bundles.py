@@ -1,4 +1,4 @@
-"""The bundles in use, which packages carry and which are a level of the look-up, and the format of their files.
+"""The bundles in use, which come with packages, their level of the look-up, and the format of their files.
 
 A file has a head of fixed size, the sealed index, and the blobs of its builds: an object in the cache's format, and a
 `Record` of the package's own headers, which are checked before use. Bundles come from other machines, so their bytes
@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Row:
-        """Read a row of the index; raise `UnusableError` if it is none."""
+        """Read a row of the index; raise `UnusableError` if the data is not a row."""
         try:
             source, key, program, arch, kind, compiler, *numbers = texts_in(data)
             start, size, digest, at, length, digest_of_files = numbers
@@ -110,7 +110,7 @@ class Bundle:
         self.end_of_index = 0  # the position of the first blob; 0 until it is open
 
     def open(self) -> bool:
-        """Read the index on the first call; say whether it is usable. On UnusableError, call `ignore`."""
+        """Read the index on the first call; return whether it is usable. Callers `ignore` it on `UnusableError`."""
         if self.end_of_index or self.problem:
             return not self.problem
         try:
@@ -151,14 +151,14 @@ class Bundle:
             warn(f"kernel bundle {self.path} is ignored: {reason}. None of its builds is used.")
 
     def object(self, row: Row) -> ObjectCode:
-        """Return the code of a row; raise `UnusableError` if it is another's, or of another format."""
+        """Return the code of a row; raise `UnusableError` if its blob has another key or another format."""
         obj = object_code.decode(row.sealed_key, self.blob(row.code))
         if obj is None:
-            raise UnusableError("it contains builds of another format, or under another's key")
+            raise UnusableError("it contains builds of another format, or under other keys")
         return obj
 
     def files(self, row: Row, folders: Sequence[str] | None) -> FileSet:
-        """Return the package's own headers that a row was compiled from, in these folders; without, numbered."""
+        """Return the package's own headers of a row, in these folders; for None, with the folders' numbers as paths."""
         search: Any = None if folders is None else ()
         if folders:
             from rtcompile.files.headers import SearchDir
@@ -264,14 +264,14 @@ _PLAIN = tuple([each for each in WITHOUT_PATH if "arch" not in each])
 
 
 class Shape(NamedTuple):
-    """Options without the paths of their folders, of which a key has only how they are nested."""
+    """Options without the paths of their folders; `text`, which is in the key, has only how these are nested."""
 
     text: str
     folders: tuple[str, ...]
     parsed: Options | None = None  # None for options that name no architecture
 
 
-_shapes: dict[tuple[tuple[str, ...], str], Shape] = {}  # 20 to 100 us, of a hit's 150
+_shapes: dict[tuple[tuple[str, ...], str], Shape] = {}  # saves 20 to 100 us of a hit's 150
 
 
 def key_of(request: CompileRequest, debug: bool) -> tuple[str, Shape] | None:
@@ -303,7 +303,7 @@ def key_of(request: CompileRequest, debug: bool) -> tuple[str, Shape] | None:
 
 
 def shape_of(options: tuple[str, ...]) -> Shape:
-    """Return the shape of options, from the parser unless they are macros and the like, and folders after ``-I``."""
+    """Return the shape of options; it needs no parser if they are macros and the like, and folders after ``-I``."""
     plain: list[str] = []
     folders: list[str] = []
     given = iter(options)

@@ -120,7 +120,7 @@ def capability_of_all() -> tuple[int, int] | None:
 
 
 def _of_initialised() -> set[tuple[int, int]]:
-    """Return the driver's capabilities, if the program has initialised it."""
+    """Return the devices' capabilities from the driver, if the program has initialised it."""
     with suppress(*LACKING):
         driver = Driver()
         count = driver.integer("cuDeviceGetCount")  # an error before `cuInit`

@@ -105,9 +105,7 @@ class Environment:
                 _warn_of(name)
         self._sys_path = sys.path[:]
         self._problem: InvalidRequest | None = None
-        self.usable_settings = Settings(
-            "", cache_on_disk=False
-        )  # if those of the variables are not
+        self.usable_settings = Settings("", cache_on_disk=False)  # if the variables are invalid
         try:
             self.usable_settings = Settings.from_environ()
         except InvalidRequest as error:
@@ -231,7 +229,7 @@ def current() -> Environment:
     return here
 
 
-@forks.in_child  # A thread of the parent may hold a lock of these.
+@forks.in_child  # A thread of the parent may hold a lock of the snapshot's objects.
 def forget() -> None:
     """Let the next `current` make a new snapshot."""
     global _environment

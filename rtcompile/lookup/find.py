@@ -173,7 +173,7 @@ class Query:
 def query_of(
     request: CompileRequest, settings: Settings, capability: tuple[int, int] | None = None
 ) -> Query:
-    """Return the query for a request, without identity if an element of `link` or the directory is gone."""
+    """Return a request's query; it has no identity for another cache, or if a link input or the directory is gone."""
     links = links_of(request.link)
     environment = environments.current()
     if environment.settings.cache_dir != settings.cache_dir:
