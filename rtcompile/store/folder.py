@@ -1,7 +1,7 @@
 """The cache directory: it belongs to this user or root, and only they can write to its folders.
 
 Folders and files are opened by the rules of `files.sealed`. A folder that no other user can replace is checked once
-per process; another one is opened anew for each file, which is opened through its descriptor. Modes of existing
+per process; any other is opened anew for each file, which is opened through its descriptor. Modes of existing
 folders are never changed; the directory itself may have any mode, since it contains only these folders.
 """
 
@@ -38,7 +38,7 @@ FOLDERS = (
     "sources",
     "reproducers",
 )
-_FORMER = ("manifests", "portable", "negative")  # what the format before had in place of records
+_FORMER = ("manifests", "portable", "negative")  # folders of the previous format
 
 # Time to wait for a process that has locked the journal, on a busy machine.
 _MOST_WAITED_SECONDS = 1.0

@@ -22,7 +22,7 @@ from rtcompile.store.folder import FOLDERS, Folder
 
 HEADERS = "headers"
 _FILES = ("objects", "records", "index", "programs", "toolchains", "sources")  # folders of files
-_KEEP = 0.9
+_KEEP = 0.9  # the part of the limit to which eviction reduces a cache
 _IN_USE_SECONDS = 2 * USE_RESOLUTION  # longer than any build that reads a folder
 _RECENT_SECONDS = 86400.0  # files used within this time are not evicted for a precompiled header
 
@@ -70,7 +70,7 @@ def room_for_precompiled(folder: Folder, limit: int) -> int:
 
 
 def evict(folder: Folder, limit: int) -> int:
-    """Remove the least recently used files until the rest fits in `limit`; return the bytes freed."""
+    """Remove the least recently used files until the rest takes `_KEEP` of `limit`; return the bytes freed."""
     now = time.time()
 
     def order(unit: Unit) -> tuple[float, float]:

@@ -59,8 +59,8 @@ def machine_wide(
             os.close(descriptor)
 
 
-# Whether locks work, by device, and the device of a folder. Some network file systems have none. On others a lock waits in the kernel without
-# limit for a server that is gone.
+# Whether locks work, by device, and the device of each folder. Some network file systems have no locks. On others a
+# lock waits in the kernel without limit for a server that is gone.
 _working: dict[int, bool] = {}
 _devices: dict[str, int] = {}
 _MOST_TRIED_SECONDS = 1.0

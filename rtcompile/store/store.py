@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 _RETRY_SECONDS = 10.0  # time before writing to a folder is tried again after a failure
 
-# The journal of all processes is summed up when it reaches this size, or when this fraction of the limit was written,
-# which is what eviction leaves free. A process checks it after writing at most _PART_UNCHECKED of the limit.
+# The journal of all processes is summed up when it reaches this size, or when this fraction of the limit was written:
+# eviction leaves more than that free. A process checks it after writing at most _PART_UNCHECKED of the limit.
 _MOST_JOURNAL = 32 << 10
 _PART_WRITTEN = 1 / 16
 _PART_UNCHECKED = 1 / 1024
