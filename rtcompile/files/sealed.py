@@ -244,7 +244,7 @@ def publish(
     path: str, data: bytes, *, dir_fd: int | None = None, durable: bool = True, mode: int = 0o600
 ) -> None:
     """Put `data` at `path` in one step: a reader, or a crash, finds the old file or the new one."""
-    # Without `durable`, a power cut may damage the file, but it saves 3 ms for the sync.
+    # Without `durable`, a power cut may damage the file, but the 3 ms of a sync are saved.
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:16]}-{os.getpid()}-{next(_temporary)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
