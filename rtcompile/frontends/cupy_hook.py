@@ -65,7 +65,7 @@ def install() -> Installation:
     them, but with rtcompile's cache, workers and precompiled headers. CuPy still compiles its cuFFT
     callbacks, which need LTO-IR. Kernels that CuPy has loaded stay loaded.
 
-    Calling it again has no effect. It imports CuPy.
+    A second call has no effect. This function imports CuPy.
 
     Returns
     -------

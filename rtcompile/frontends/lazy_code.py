@@ -159,7 +159,7 @@ class LazyCode:
             raise self.absent(self.object_code(), kind, name, says) from None
 
     def absent(self, built: ObjectCode | None, kind: str, name: str, says: str = "") -> DriverError:
-        """Return the error for a kernel or a variable that the code, None for a file's, lacks."""
+        """Return the error for a kernel or a variable that the code lacks; `built` is None for a file."""
         from rtcompile.messages.loading import absent
 
         message = absent(
@@ -192,7 +192,7 @@ class LazyCode:
         return f"{self.program}, {f'for {given}, ' if given else ''}not built yet"
 
     def expected(self) -> tuple[CompileRequest, Settings] | None:
-        """Return the query that the first use will build; None once that has started, and for a file."""
+        """Return the request and settings of the first use; None once its build has started, and for a file."""
         if self.request is None or self.used or self.arguments["recompile"]:
             return None
         return self.request, self.settings

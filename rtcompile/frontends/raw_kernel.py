@@ -42,7 +42,7 @@ class BuildOwner:
     """The common properties of a kernel and a module: the code, and how it was built."""
 
     _build: LazyCode
-    _bind: Callable[[LazyCode, str], None]  # constructs CuPy's object for this code, and kernel
+    _bind: Callable[[LazyCode, str], None]  # constructs CuPy's object for this code and kernel name
     _check: Callable[[ObjectCode], None]  # raises or warns if the code lacks this object's kernels
 
     @property
@@ -243,7 +243,7 @@ class RawKernel(BuildOwner, cupy.RawKernel):  # type: ignore[misc]
 
     def _bind(self, build: LazyCode, name: str) -> None:
         super().__init__(name=name, **{each: build.arguments[each] for each in OF_KERNELS})
-        self._functions = build.functions.setdefault(name, {})  # shared by all kernels of it
+        self._functions = build.functions.setdefault(name, {})  # shared by all kernels of this name
         self._build = build
         queue_ahead(self, build)  # start compiling before the first use
 
