@@ -70,8 +70,8 @@ def compile(
     include_dirs : sequence of path-like
         Folders of headers, as ``-I`` in the options names them.
     fallback : {"auto", "never", "always", "nvrtc-first"}, optional
-        What ``backend="auto"`` means: NVCC may, must not or must compile. With ``"nvrtc-first"``, NVRTC is tried
-        first even for ``backend="nvcc"``, and NVCC compiles what it rejects. ``RTCOMPILE_FALLBACK`` sets the default,
+        What ``backend="auto"`` means: NVCC may, must not or must compile. With ``"nvrtc-first"``, NVRTC is tried first
+        even for ``backend="nvcc"``, and NVCC compiles what NVRTC rejects. ``RTCOMPILE_FALLBACK`` sets the default,
         which never overrides ``backend="nvrtc"``, and overrides ``backend="nvcc"`` only as ``"nvrtc-first"``.
     pch : bool, optional
         Whether precompiled headers may be used; ``RTCOMPILE_PCH`` sets the default.
