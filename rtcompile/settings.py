@@ -332,7 +332,7 @@ def announce(request: CompileRequest, code: ObjectCode, level: str | None) -> No
 
 def note(line: str) -> None:
     """Log a line about another event at INFO, and on stderr if ``RTCOMPILE_LOG`` shows builds."""
-    _log(line, os.environ.get("RTCOMPILE_LOG") in _SHOWS_BUILDS, {})
+    _log(line, os.environ.get("RTCOMPILE_LOG", "").lower() in _SHOWS_BUILDS, {})
 
 
 def _log(line: str, is_shown: bool, fields: dict[str, Any]) -> None:

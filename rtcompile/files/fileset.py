@@ -202,7 +202,8 @@ class FileSet:
                         f"files were added to or removed from {folder}, which the compiler searched"
                     )
                     return None, why
-                return None, f"{path.removesuffix(_FOLDER)} is gone, or became a folder"
+                other = "file" if path.endswith(_FOLDER) else "folder"
+                return None, f"{path.removesuffix(_FOLDER)} is gone, or became a {other}"
         is_same = tuple(headers) == self.headers
         return self if is_same else self.replaced(headers=tuple(headers)), ""
 

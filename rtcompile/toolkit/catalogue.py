@@ -1,6 +1,6 @@
 """The parts of a toolkit, which ``parts.ini`` lists, and their folders in each layout.
 
-To add a wheel layout, add one key to `_FOLDERS`, and the same key to the sections of its parts.
+To add a wheel layout, add one key to `_FOLDERS` and `WHEELS`, and the same key to the sections of its parts.
 
 A *layout* is one way in which NVIDIA ships the same files: ``wheels13`` (everything under ``nvidia/cu13``),
 ``wheels12`` (one folder under ``nvidia`` per package), ``conda`` (never ``$CONDA_PREFIX/include``, which has the

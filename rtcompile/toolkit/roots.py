@@ -266,12 +266,13 @@ def find_cutlass(
             f"`{INSTALL_CUTLASS}`, or set RTCOMPILE_CUTLASS_PATH to a checkout."
         )
         return None, why
-    fitting = (each for each in installed if not cccl or pair_cutlass(each.version, cccl))
-    found = next(fitting, installed[0])
+    fitting = [each for each in installed if not cccl or pair_cutlass(each.version, cccl)]
+    found = (fitting or installed)[0]
     others = [f"{each.version} of {each.via}" for each in installed if each != found]
     why = found.via
     if others:
-        why += f", the newest that goes with CUDA {cuda} (there is {', '.join(others)} too)"
+        rank = "the newest that goes" if fitting else "the newest, though none goes"
+        why += f", {rank} with CUDA {cuda} (there is {', '.join(others)} too)"
     return found, why
 
 

@@ -196,10 +196,11 @@ def raises(error: Exception) -> Callable[..., None]:
     return fail
 
 
+@pytest.mark.parametrize("level", ["info", "DEBUG"])
 def test_every_pause_is_a_line_in_the_log_and_the_first_a_warning_with_one_full_stop(
-    capsys, monkeypatch
+    capsys, monkeypatch, level
 ):
-    monkeypatch.setenv("RTCOMPILE_LOG", "info")
+    monkeypatch.setenv("RTCOMPILE_LOG", level)
     queried = stores_with(get=raises(StoreError("it failed.")))[1]
     with pytest.warns(RtcompileWarning, match=r"it failed\. [^.]") as warned:
         queried.get("object", "k")

@@ -91,7 +91,10 @@ def replaced(path: Path) -> None:
         ),
         (lambda root: (root / "own/there.h").unlink(), "{}/own/there.h is gone"),
         (lambda root: replaced(root / "own/there.h"), "{}/own/there.h is gone, or became a folder"),
-        (lambda root: replaced(root / "toolkit/folder"), "{}/toolkit/folder is gone"),
+        (
+            lambda root: replaced(root / "toolkit/folder"),
+            "{}/toolkit/folder is gone, or became a file",
+        ),
     ],
     ids=[
         *("an edit", "one that shortens", "one of the toolkit", "a removal", "now a folder"),

@@ -317,6 +317,14 @@ def test_the_newest_cutlass_of_any_package_is_used(tmp_path, packages):
     assert toolchain.found_via["cutlass"] == reason
 
 
+def test_where_no_cutlass_fits_the_newest_is_used_and_that_is_said(tmp_path):
+    wheels = Wheels(tmp_path).cuda12("12.4.131").cutlass("4.8.0")
+    toolchain = search(wheels.cutlass("4.7.0", "flashinfer-python").site)
+    assert toolchain.versions["cutlass"] == "4.8.0"
+    assert "the newest, though none goes with CUDA 12.4.131" in toolchain.found_via["cutlass"]
+    assert "CUTLASS 4.8.0" in toolchain.problems[0]
+
+
 def test_a_newer_incompatible_cutlass_is_skipped(tmp_path):
     wheels = Wheels(tmp_path).cuda12("12.4.131").cutlass("4.2.0")
     toolchain = search(wheels.cutlass("4.7.0", "flashinfer-python").site)
