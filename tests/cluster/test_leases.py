@@ -82,8 +82,8 @@ def test_a_stuck_lease_is_waited_for_a_few_seconds_and_the_third_not_at_all(
     assert 5.0 <= took[1] < 6.0
     assert took[2] < 0.1
     stderr = capsys.readouterr().err
-    assert f"waiting for {socket.gethostname()}" in stderr
-    assert "which compiles k.cu since 2 s" in stderr
+    assert f"waiting 2 s so far for {socket.gethostname()}" in stderr
+    assert "which compiles k.cu" in stderr
     assert stderr.count("did not renew its lease") == 2
 
 

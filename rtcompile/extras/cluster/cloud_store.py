@@ -31,7 +31,7 @@ from rtcompile.extras.cluster.entries import (
     without_password,
 )
 
-# Errors of S3, Azure and Google if not the object, but its bucket or container is missing.
+# Words of S3's, Azure's and Google's errors about a missing bucket or container, not just a missing object.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 
 
@@ -87,7 +87,7 @@ class CloudStore:
         if not self._has_conditions:
             raise LeasesUnsupportedError(
                 f"{self.name} ignores conditions (If-None-Match): without leases two nodes may "
-                "build the same at once"
+                "build the same kernel at once"
             )
         return created
 

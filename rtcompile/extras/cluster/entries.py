@@ -100,7 +100,7 @@ class RemoteSettings(NamedTuple):
         if found.addresses and not (found.key_file or is_unsigned):
             raise InvalidRequest(
                 "RTCOMPILE_REMOTE is set and RTCOMPILE_REMOTE_KEY_FILE is not: without a key anybody "
-                "who can write to the store can make code that runs here. Make one with `openssl "
+                "who can write to the store can make code that runs here. Make a key with `openssl "
                 "rand -hex 32 > key && chmod 600 key`, the same for all of the team, or set "
                 "RTCOMPILE_REMOTE_UNSIGNED=1 if everybody who can reach the store is trusted"
             )
@@ -163,7 +163,7 @@ _FINGERPRINT = 16  # hexadecimal digits
 
 
 class Key(NamedTuple):
-    """A key that signs entries, or only verifies them; their keys in a store contain its fingerprint."""
+    """A key that signs entries, or only verifies them. An entry's store key contains its fingerprint."""
 
     kind: str
     fingerprint: str
@@ -197,7 +197,7 @@ class Key(NamedTuple):
         import zstandard
 
         try:
-            # -1: it is not said. So much memory is allocated.
+            # -1 means that the size is not stated. Decompressing allocates as many bytes as stated.
             if not 0 <= (size := zstandard.frame_content_size(body)) <= MOST_BYTES[kind]:
                 raise BadEntryError(f"it is larger than any {kind}, or does not say its size")
             return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=size))
@@ -269,7 +269,7 @@ _PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 def read_keys(path: str) -> tuple[Key, ...]:
-    """Return the keys of a file, the first for writing; InvalidRequest if others can read more than public keys."""
+    """Return the keys of a file, the first for writing; raise InvalidRequest if other users can read a secret."""
     setting = f"RTCOMPILE_REMOTE_KEY_FILE={path}"
     try:
         descriptor, status = sealed.open_regular(path)

@@ -1,7 +1,7 @@
 """A store in a folder that several nodes mount and several users may share.
 
-As on network file systems, a file that was replaced or removed, or that is busy on another node, is a miss, and
-a missing file is searched for again after its folder was opened.
+The folder may be on a network file system. So a file that another node replaces, removes or uses is a miss, and
+each file's folder is opened before the file is, since NFS may have cached that the file is missing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FolderStore:
 
     @computed_once
     def _is_groups(self) -> bool:
-        """Whether its mode, or that of the nearest folder above it, has the group's bits: set-gid, and writable."""
+        """Whether its mode, or that of the nearest folder that exists, has the group's bits: set-gid, and writable."""
         path = self._path
         while not os.path.exists(path):
             path = os.path.dirname(path)
@@ -96,7 +96,7 @@ class FolderStore:
     def _read(self, path: str, most: int) -> bytes | None:
         for _ in range(2):
             try:
-                self._look_anew(os.path.dirname(path))
+                self._revalidate(os.path.dirname(path))
                 descriptor, status = sealed.open_regular(path, follow=False)
                 with open(descriptor, "rb") as file:
                     if status.st_size > most:
@@ -109,14 +109,14 @@ class FolderStore:
                     return None
         return None
 
-    def _look_anew(self, folder: str) -> None:
+    def _revalidate(self, folder: str) -> None:
         """Open a folder, since NFS otherwise caches its entries, and missing files, for a minute."""
         try:
             _open_folder(folder)
-        except FileNotFoundError:  # which may be remembered, too
+        except FileNotFoundError:  # NFS may have cached that the folder is missing, too
             if folder == os.path.dirname(self._path):
                 raise
-            self._look_anew(os.path.dirname(folder))
+            self._revalidate(os.path.dirname(folder))
             _open_folder(folder)
 
     def _create(self, path: str, data: bytes, *, durable: bool) -> None:
@@ -129,7 +129,7 @@ class FolderStore:
                 os.fsync(file.fileno())
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and its parents, with one mode; those of a group get it from their parent."""
+        """Make a folder and its missing parents: for this user only, or for the group if the store is a group's."""
         if os.path.isdir(folder):
             return
         above = os.path.dirname(folder)

@@ -65,8 +65,8 @@ class Level:
         self.store = store
         self.keys = keys  # the first signs, and all of them verify
         self.counts: dict[str, Any] = Counter[str]()  # those of seconds have fractions
-        # Its `waits_for_node` says that this thread waits for another node's build, so slow replies do not count.
-        self.here = threading.local()
+        # Its `waits_for_node`: this thread waits for another node's build, so the time of replies does not count.
+        self.this_thread = threading.local()
         self.is_silent = False  # whether it is paused because it did not respond
         self.credit = _FIRST_CREDIT  # seconds for which builds may still wait for it
         self._clock = clock
@@ -78,7 +78,7 @@ class Level:
         self._next_pause = _LEAST_PAUSE
         self._has_warned = False
         self._probe: threading.Thread | None = None
-        self._idle: list[SimpleQueue[Any]] = []  # of threads that wait for a request
+        self._idle: list[SimpleQueue[Any]] = []  # the queues of threads without a request
 
     # --- entries -------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Level:
     ) -> bool | None:
         """Write an entry, if `new` only where there is none, and return whether it was written.
 
-        What every reader would reject is not written; None if the store does not respond.
+        An entry that is too large for every reader is not written. None: the store does not respond, or is paused.
         """
         if len(data) > MOST_BYTES[kind]:
             return False
@@ -217,7 +217,7 @@ class Level:
             took = now - begin
             if waiting:
                 self._sent.remove(begin)
-                if problem or not getattr(self.here, "waits_for_node", False):
+                if problem or not getattr(self.this_thread, "waits_for_node", False):
                     # Simultaneous waits of several threads count once.
                     cost = min(took, now - self._counted_until)
                     self._counted_until = now
@@ -257,7 +257,7 @@ class Level:
         self._earn(0.0)
 
     def built(self, milliseconds: float) -> None:
-        """Count the compile time of a build that the store did not have, unless it was not asked."""
+        """Count the compile time of a build that the store did not have, unless it was paused and not queried."""
         if self._clock() >= self._resumes_at:
             self._earn(_PART_COMPILED * milliseconds / 1e3)
 

@@ -1,9 +1,9 @@
-"""Builds for other machines: which of a shared store's builds fit the files here, and what a build is sent as.
+"""Builds for other machines: which of a shared store's builds fit the files here, and how a build is sent.
 
 Each lookup key and version of NVRTC has a *page*: the dependency lists of builds that read different files, with
 their code inlined if small. A build is used only if the same files with the same contents are found here. If a
-header's contents differ locally, compute the object key for those contents and fetch that. A build that depends on
-its path is never shared. A batch on an executor sends its builds in the same form.
+header's contents differ locally, the object is fetched by the object key for the local contents. A build that depends
+on its path is never shared. A batch on an executor sends its builds in the same form.
 
 A local hit does not use this module.
 """
@@ -66,7 +66,7 @@ class Page(NamedTuple):
 
 
 def _merged(key: str, newer: bytes, older: bytes) -> bytes:
-    """Return the records of both, the newer first; b"" if the older has the newer's files, whatever their contents."""
+    """Return both's records, the newer first; b"" if each newer build reads the same files as some older one."""
     new, old = (decode_records(key, data) or () for data in (newer, older))
     files = [*map(_names, old)]
     if all(_names(build) in files for build in new):
@@ -75,7 +75,7 @@ def _merged(key: str, newer: bytes, older: bytes) -> bytes:
 
 
 def _names(build: Record) -> tuple[object, ...]:
-    """Return a build's backend and files, without their contents."""
+    """Return a build's backend and the names of its files, without their contents."""
     fields = build.files.packed(())
     return (build.backend, *fields[: fileset.DIGESTS], *fields[fileset.DIGESTS + 1 :])
 
@@ -84,7 +84,7 @@ def _names(build: Record) -> tuple[object, ...]:
 
 
 def sharing(inputs: KeyInputs, store: Store) -> Sharing | None:
-    """Return a build as it is looked for in this process's stores; None if it cannot be shared, or there are none."""
+    """Return a build's access to this process's stores; None if it cannot be shared, or there are none."""
     stores = current() if keys.may_travel(inputs) else None
     return None if stores is None else Sharing(stores, inputs, store)
 
@@ -94,7 +94,7 @@ class Sharing:
 
     def __init__(self, stores: Stores, inputs: KeyInputs, store: Store) -> None:
         self._stores, self._inputs, self._store = stores, inputs, store
-        # A node without NVCC uses what NVCC built elsewhere.
+        # This key has no version of NVCC, so a node without NVCC finds what NVCC built elsewhere.
         nvrtc = "" if inputs.backend == "nvcc" else inputs.compilers.get("nvrtc", "")
         fields = keys.field("page", inputs.portable_key), keys.field("nvrtc", nvrtc)
         self._key = keys.digest(fields)  # of the page
@@ -103,7 +103,7 @@ class Sharing:
         self._begin = time.monotonic()
 
     def find(self, *, is_first: bool = True) -> Found | None:
-        """Return the first store's build, after writing it to the local cache; a repeated miss counts once."""
+        """Return the build of the first store that has it, written to the local cache; only the first miss counts."""
         stores = self._stores
         for at, level in enumerate(stores.levels):
             begin = time.monotonic()
@@ -166,7 +166,7 @@ class Sharing:
         own, name, key = _packed(self._inputs, found), found.record.object_key, self._key
         if own is None:
             return None
-        # It was looked for, and is not read again, since the writer holds this build's lease.
+        # The page that `_find` read is still current, since this process holds the build's lease.
         page = self._pages[level] or Page(b"")
         if not page.records and len(own.object) <= SMALL:
             return [("manifest", key, own.packed(key))]
@@ -190,7 +190,7 @@ def _packed(inputs: KeyInputs, found: Found) -> Page | None:
 
 
 def _unpack(inputs: KeyInputs, store: Store, page: Page | None) -> Found | None:
-    """Write a page's inlined build for the local files to the cache; None if there is none."""
+    """Write the page's inlined build to the cache if it fits the local files; None if none does."""
     if page is not None and page.object:
         for build in _usable(inputs, page.records):
             found = store.adopt(inputs, build, page.object)
@@ -210,7 +210,7 @@ def _usable(inputs: KeyInputs, records: bytes) -> Iterator[Record]:
 
 def _builds_in(inputs: KeyInputs, records: bytes) -> tuple[Record, ...]:
     """Return a page's records of builds."""
-    # They have no stats, since another machine's identify no header here.
+    # Their files have no stat signatures: another machine's say nothing about the files here.
     return decode_records(inputs.portable_key, records, inputs.search) or ()
 
 

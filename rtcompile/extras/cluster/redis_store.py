@@ -32,12 +32,12 @@ class RedisStore:
 
     def __init__(self, address: str, settings: RemoteSettings) -> None:
         self.name = without_password(address)
-        # A cluster's client may try several servers, one after the other.
+        # A cluster's client may try several servers in turn, so a request may take longer than one limit.
         self.limits_time = "+" not in urlsplit(address).scheme
         self._ttl, self._renews = settings.ttl, settings.mode == "rw"
         self._address = address
         if self.limits_time:
-            _ = self._redis  # a wrong address is an error now; a cluster's client would connect
+            _ = self._redis  # raises now for a wrong address; a cluster's client would connect here
 
     @computed_once
     def _redis(self) -> Any:
@@ -59,7 +59,7 @@ class RedisStore:
         return redis.Redis.from_url(plain, **options, retry_on_error=[])
 
     def get(self, key: str) -> bytes | None:
-        """Read as many bytes as an entry may have; one that is used expires as late as a new one."""
+        """Return a value, of limited size; unless the store is only read, its time to live begins anew."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.getrange(_redis_key(key), 0, most_bytes(key))
             if self._renews and kind_of(key) != "lease":

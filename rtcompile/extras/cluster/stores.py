@@ -2,10 +2,10 @@
 
 Entries are written in the background, and for a limited time at the end of the process.
 
-The node that holds a signed lease builds, and the others wait. A lease lives for five seconds after its last
-renewal, and is never removed: it ends with the process that renewed it, however that ends. Nobody else can have built a
-kernel whose lease was free three seconds after it was looked for. A waiting process trusts a lease as long as it sees
-renewals, by its own clock. After two leases that were not renewed, a process stops waiting for any.
+The node that holds a signed lease builds, and the others wait. A lease lives for five seconds after its last renewal,
+and is never removed: it ends with the process that renewed it, however that ends. If a process gets a lease within
+three seconds after its look-up, nobody built the kernel in between, and it is not looked for again. A waiting process
+trusts a lease as long as it sees renewals, by its own clock. After two that were not renewed, it waits for none.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _T = TypeVar("_T")
 
 
 def _machine() -> str:
-    """Return what identifies this machine since it started, and the processes that see each other; "" if unknown."""
+    """Return an identifier of this machine's boot and of the PID namespace; "" if unknown."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     return ""
 
 
 class Lease:
-    """The right to build for the whole cluster, and what was seen of another node's while waiting for it."""
+    """The right to build for the whole cluster, and what was last seen of another node's lease while waiting for it."""
 
     def __init__(
         self, level: Level, key: str, program: str = "", looked_at: float = float("-inf")
@@ -88,12 +88,12 @@ class Lease:
         self._until = time.monotonic() + _MOST_HELD_SECONDS
 
     def data(self, is_abandoned: bool = False) -> bytes:
-        """Return it as it is written now."""
+        """Return its JSON for the store, with the current time as the time of renewal."""
         fields = {**self._fields, "renewed": time.time(), "abandoned": is_abandoned}
         return json.dumps(fields).encode()
 
     def renew(self, *, is_abandoned: bool = False) -> bool:
-        """Write it again, while no build waits; return whether it is still held."""
+        """Write it again, by the writing thread; return whether it is still held."""
         # If warnings are errors, the writing thread has no caller that could catch one.
         with suppress(RtcompileWarning):
             if self.level.put("lease", self.key, self.data(is_abandoned)):
@@ -159,7 +159,7 @@ class Stores:
                 with suppress(LeasesUnsupportedError):
                     return self._take(Lease(level, key, program, looked_at), look, most, waits)
             finally:
-                level.here.waits_for_node = False
+                level.this_thread.waits_for_node = False
         return None
 
     def _take(
@@ -167,7 +167,7 @@ class Stores:
     ) -> _T | Lease | None:
         begin, pause, is_reported = self.now(), _LEAST_PAUSE, False
         while isinstance(taken := self._try(lease), dict):
-            lease.level.here.waits_for_node = True
+            lease.level.this_thread.waits_for_node = True
             lease.looked_at = time.monotonic()
             found = look()
             if found is not None or self.now() > begin + seconds:
@@ -177,7 +177,7 @@ class Stores:
             waited = self.now() - begin
             if waited >= _REPORTED_SECONDS and not is_reported:
                 is_reported = True
-                note(f"waiting for {_holder(taken)} since {waited:.0f} s")
+                note(f"waiting {waited:.0f} s so far for {_holder(taken)}")
             # The random factor spreads the requests of many waiting nodes.
             self.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311
             pause = min(max(pause, waited * _PART_PAUSED), _MOST_PAUSE)
@@ -219,7 +219,7 @@ class Stores:
             # Of several nodes that take it over at the same time, the last one has it.
             self.sleep(_LEAST_PAUSE)
             if lease.look().get("token") == lease.token:
-                lease.looked_at = float("-inf")  # its holder may have written its build just now
+                lease.looked_at = float("-inf")  # the former holder may have built it: look again
                 return True
         return False
 
@@ -294,7 +294,7 @@ class Stores:
                 self._renewed_at = time.monotonic()
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything is written; return whether it is. At the process's end there are no `seconds`."""
+        """Wait until everything is written; return whether it is. `seconds` is None at the process's end."""
         deadline = time.monotonic() + (_FLUSH_SECONDS if seconds is None else seconds)
         progress = self._tasks.all_tasks_done
         with progress:

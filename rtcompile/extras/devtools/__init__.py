@@ -107,9 +107,9 @@ def _end(name: str, width: int) -> str:
 def _templates(
     events: Sequence[tuple[str, float, float, str]], front_end: float
 ) -> tuple[TemplateCost, ...]:
-    """Return each template's own cost, from nested events of a trace, which itself takes time.
+    """Return each template's own cost, from the nested events of a trace.
 
-    The costs are scaled to a `front_end` of these milliseconds without the trace.
+    Writing the trace takes time, so the costs are scaled to `front_end`, the front end's milliseconds without it.
     """
     found = [each for each in events if each[0].startswith("Instantiating Template")]
     traced = next((lasted for name, _, lasted, _ in events if name == _FRONT_END), 0.0)

@@ -62,7 +62,7 @@ def _described(array: Any) -> _Array:
     if interface is None:
         raise InvalidRequest(
             f"array is {shown(array)}, which is not a device array; pass cupy.asarray(array), or "
-            "cupy.from_dlpack(array) of another library's"
+            "cupy.from_dlpack(array) for another library's array"
         )
     kind = np.dtype(interface["typestr"])
     shape = tuple(interface["shape"])
@@ -85,11 +85,11 @@ def tensor_map(
     ----------
     array : array
         An array of CuPy or PyTorch, or an object with ``__cuda_array_interface__``. It has one to five dimensions,
-        the last contiguous, and must outlive every kernel that uses the map. What a copy reads outside is zero.
+        the last contiguous, and must outlive every kernel that uses the map. Copies read zeros outside the array.
     box : sequence of int
         Elements that one copy moves along each dimension of `array`, 1 to 256.
     swizzle : {None, 32, 64, 128} or str
-        Bytes over which shared memory is swizzled, or a name of the driver's, ``"128B_ATOM_32B"``.
+        Bytes over which shared memory is swizzled, or one of the driver's names, such as ``"128B_ATOM_32B"``.
     dtype : str, optional
         The elements' type if the array's library has no name for it: ``"bfloat16"``, ``"tfloat32"``.
 

@@ -1,7 +1,7 @@
 """`kernel.launch`: clusters, programmatic dependent launch and priority, by ``cuLaunchKernelEx``.
 
 Each argument becomes the bytes of one parameter; one that does not fit raises an error that names it. A launch's grid,
-block and attributes are checked once, and kept as the driver takes them.
+block and attributes are checked once, and cached in the driver's form.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def launch(kernel: RawKernel, args: Any, stream: Any, how: tuple[Any, ...]) -> N
         loaded.check(args, packed)
     try:
         configuration = loaded.configuration(queue, how)
-    except TypeError:  # a grid that is a list, or an argument that `_checked` rejects again
+    except TypeError:  # a grid that is a list is unhashable; `_checked` reports wrong arguments
         configuration = loaded._checked(queue, how)
     layout, unused = _layout(sizes)
     try:
@@ -111,7 +111,7 @@ class _Memory:
 
 
 def _converter(kind: type, size: int | None) -> Callable[[Any], bytes] | None:
-    """Return the function that makes a parameter's bytes of an argument of this type, or b"".
+    """Return the function that turns an argument of this type into its parameter's bytes; b"" if it does not fit.
 
     Return None for types of other libraries.
     """

@@ -173,7 +173,7 @@ class CellKernel:
 
     @computed_once
     def _converted(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """What converts arguments; parameters with a macro or an attribute cannot be read, and nothing is converted."""
+        """The function that converts arguments; if a parameter has a macro or an attribute, nothing is converted."""
         with contextlib.suppress(InvalidRequest):
             _ = self._declared.parameters
             return self._declared.arguments
@@ -225,7 +225,7 @@ class CellTemplate(dict[str, CellKernel]):
 def own_variables(
     variables: Iterable[str], source: str, kernels: Collection[str]
 ) -> frozenset[str]:
-    """Return those of a code's variables that its source defines and that kernels share and can change, by C++ name."""
+    """Return which of `variables`, C++ names, the source defines, and kernels share and can change."""
     text, words = cxx.blanked(source), set[str]()
     for line in text.split("\n"):
         if not _CONSTANT_LINE.search(line):
@@ -246,7 +246,7 @@ def _cpp(argument: Any) -> str:
     if isinstance(argument, str):
         return argument
     if isinstance(argument, int):
-        return str(argument).lower()  # of a bool
+        return str(argument).lower()  # Python's True is C++'s true
     import numpy as np
 
     with contextlib.suppress(TypeError):
@@ -355,7 +355,7 @@ def styled(shown: Any) -> styling.Styled:
 
 
 def _reports(shown: Any) -> list[Report]:
-    """Return a report on the kernels, by their signatures; none if they are no cubins."""
+    """Return one report with a row for each kernel, named by its signature; none for code that is no cubin."""
     kernels = [each for each in _kernels(shown) if each.code.kind == "cubin"]
     found = [replace(each.code.report(each.symbol).kernels[0], name=repr(each)) for each in kernels]
     return [Report(kernels[0].code.arch, tuple(found))] if kernels else []

@@ -18,7 +18,7 @@ from typing import Any
 from rtcompile.errors import InvalidRequest, RtcompileError
 from rtcompile.named import NamedTuple
 
-# The parts of each major version of CUDA that ``cuda`` installs.
+# The parts of each major version of CUDA that are installed for the field ``cuda``.
 _PARTS = {
     "12": "cccl,cudart,curand,nvcc,nvjitlink,nvrtc",
     "13": "cccl,crt,cudart,curand,nvcc,nvjitlink,nvrtc,nvvm",

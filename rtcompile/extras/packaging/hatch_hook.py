@@ -50,7 +50,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[misc]
 
 
 _ADVICE = (
-    "Files that are missing: hatchling leaves out what .gitignore names; add them with `artifacts` or "
+    "If files are missing: hatchling leaves out what .gitignore names; add them with `artifacts` or "
     "`force-include` of [tool.hatch.build.targets.wheel]."
 )
 

@@ -31,7 +31,7 @@ class KernelLibrary:
     folder : str
         The package's folder with the sources; it is also searched for headers.
     options : sequence of str
-        Compiler options of all kernels. `include_dirs` names directories of the package.
+        Compiler options of all kernels. For directories of the package use `include_dirs`.
     include_dirs : sequence of str
         Further folders of the package to search for headers.
     headers : mapping of str to str, optional
@@ -202,7 +202,7 @@ class KernelModule:
         """The `RawModule` of these kernels."""
         self.use_bundle()
         given = dict(self._given)
-        # If threads create one each, these share the loaded module.
+        # If several threads create one at the same time, all of these share the loaded module.
         return rtcompile.RawModule(code=given.pop("source"), **given)
 
     @public
@@ -336,7 +336,7 @@ def _sizes(sizes: Sequence[int | None]) -> str:
 
 
 def imported(name: str, missing: str) -> ModuleType:
-    """Import a module; raise InvalidRequest if it is missing, and errors in it unchanged."""
+    """Import a module; raise InvalidRequest if it is missing. Errors inside it are raised unchanged."""
     try:
         if all(map(str.isidentifier, name.split("."))):
             return importlib.import_module(name)
@@ -413,7 +413,7 @@ def parse(signature: str, kernel: str) -> tuple[Parameter, ...]:
     """Read a kernel's parameters as C++ declares them, ``float* x, int n``, without default values and comments."""
     if signature.strip() in ("", "void"):
         return ()
-    from rtcompile.request import cxx  # a declaration alone does not pay for it
+    from rtcompile.request import cxx  # declaring a kernel does not need it
 
     return tuple(_parameter(part, kernel, cxx.NUMBERS) for part in cxx.split(signature))
 

@@ -22,7 +22,7 @@ _SECONDS_BETWEEN_CHANGES = 0.1
 def shown_progress(
     progress: bool | Callable[[int, int, _Outcome], Any] | None, total: int
 ) -> Iterator[Callable[[_Outcome], None]]:
-    """Show builds' progress; True: also in a log, None: only where a line can change. Yield a function for each outcome."""
+    """Yield a function to call with each outcome; show progress: True also in a log, None only in a changing line."""
     begin = time.monotonic()
     counts = {"done": 0, "cached": 0, "failed": 0}
 

@@ -201,7 +201,7 @@ class Function:
         block, grid : tuple of int
             Threads in a block, blocks in the grid.
         stream : cupy.cuda.Stream, optional
-            None is the current stream, as of `RawKernel.launch`.
+            None is the current stream, as for `RawKernel.launch`.
         shared : int
             Bytes of dynamic shared memory; above 48 KiB the kernel's limit is raised.
 
@@ -260,10 +260,10 @@ class Function:
 
 
 def _extern_c(source: str) -> str:
-    """Return the source in ``extern "C"``, with the numbers of its lines; templates cannot be in it."""
+    """Return the source in ``extern "C"`` after leading includes, which may have templates; lines keep their number."""
     rest = cxx.split_prefix(source)[1]
     head = source[: len(source) - len(rest)]
-    # The kernels may be in a quoted header.
+    # A quoted header may contain the kernels, so it is put in ``extern "C"`` too.
     if re.search(r'#\s*include\s*"', head):
         head, rest = "", source
     line = f"{head.count(chr(10)) + 2}" if head else "1\n"

@@ -84,7 +84,7 @@ def become(given: Namespace) -> NoReturn:
 
 
 def _new_log() -> str:
-    """Make the log of a run of this process; return its path."""
+    """Make the log of a run of this process, and remove abandoned logs; return its path."""
     descriptor, path = tempfile.mkstemp(prefix=f"{_LOG}{os.getpid()}-")
     os.close(descriptor)
     folder = os.path.dirname(path)

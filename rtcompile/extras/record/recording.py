@@ -1,4 +1,4 @@
-"""The record of a program's builds, and how another machine makes the same; and the record of CuPy's own kernels.
+"""The record of a program's builds, and how another machine repeats them; and the record of CuPy's own kernels.
 
 While the program runs, its processes append each build to ``FILE.part``, as one line of JSON with its headers. At the
 program's end the lines become one JSON document, ``FILE``. Both are records.
@@ -30,9 +30,9 @@ from rtcompile.request.values import path as checked_path
 FORMAT = "rtcompile record 6"
 _FOLDER = "rtcompile-warm-"
 _MOST_HEADER_BYTES = 256 << 20
-_MOST_WRITTEN_BYTES = 1 << 30  # of headers, for all states of them
+_MOST_WRITTEN_BYTES = 1 << 30  # of all versions of all headers together
 
-# The sources that a CuPy generates, written by benchmarks/cupy_record.py. They have no paths, so they are valid for any
+# The sources of CuPy's own kernels, written by benchmarks/cupy_record.py. They have no paths, so they are valid for any
 # prefix, architecture and CUDA version.
 KERNELS = os.path.join(os.path.dirname(__file__), "kernels_of_cupy", "kernels.json.xz")
 
@@ -131,7 +131,7 @@ class RecordedBuild(NamedTuple):
         request = own.replace(
             options=compiler_options.with_directories(own.options, directory),
             arch=self.arch,
-            # ``-arch=compute_90`` made PTX, and the request names the architecture itself.
+            # ``-arch=compute_90`` made PTX; `arch` replaces this option, so `target` has to ask for PTX.
             target=self.kind if own.arch is None and named else own.target,
         )
         by_cupy = not own.allow_fixups
@@ -264,7 +264,7 @@ def _json(text: str) -> Any:
 
 
 def differences(record: Record, compilers: Sequence[str] = ()) -> list[str]:
-    """Return a sentence for each version that differs here, where `compilers` are, without importing CuPy."""
+    """Return a sentence for each version that differs from this machine's, which has `compilers`; import no CuPy."""
     cuda = [*map(_release, compilers)]
     here = {"rtcompile": [__version__], "cupy": [*cupys().values()], "cuda": cuda}
     titles = {"rtcompile": "rtcompile", "cupy": "CuPy", "cuda": "CUDA"}
@@ -344,13 +344,13 @@ class _Relocated:
         self._states: list[dict[str, str]] = []  # of each folder: path to digest
 
     def moved(self, build: RecordedBuild) -> Callable[[str], str] | None:
-        """Return what names the folder that has a directory's recorded headers; None if they are in place."""
+        """Return a function from a directory to the folder with its recorded headers; None if they are in place."""
         own = {
             os.path.abspath(path): digest
             for label, _, path, digest in build.headers
             if label.startswith("user")
         }
-        if all(self._is_there(*header) for header in own.items()):
+        if all(self._is_unchanged(*header) for header in own.items()):
             return None
         fitting = (  # a folder that has no other contents for these headers
             number
@@ -376,7 +376,7 @@ class _Relocated:
         return moved
 
     @functools.cache  # noqa: B019  # the object lives as long as one warming
-    def _is_there(self, path: str, digest: str) -> bool:
+    def _is_unchanged(self, path: str, digest: str) -> bool:
         try:
             small = os.stat(path).st_size <= _MOST_HEADER_BYTES  # /proc/kcore has 128 TiB
             return small and content_digest(sealed.read_given(path)) == digest
@@ -395,7 +395,7 @@ class _Relocated:
             )
         self._written += len(data)
         if self._written > _MOST_WRITTEN_BYTES:
-            problem = "the record's headers, once for each build's, fill the disk"
+            problem = "the record's headers, in all their versions, have more than 1 GiB"
             raise InvalidRequest(problem)
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)

@@ -155,7 +155,7 @@ class KernelReport:
     parameters : tuple of (int, int)
         Offset and size of each parameter, in bytes.
     instructions : int or None
-        Instructions without the padding at the end; None before 7.0, whose instructions share words.
+        Instructions without the padding at the end; None before compute capability 7.0, whose instructions share words.
     max_threads : int or None
         Threads in a block that ``__launch_bounds__`` allows.
     required_threads : (int, int, int) or None

@@ -53,7 +53,7 @@ def _take_part(module: "ModuleType") -> None:
 
 
 def _begin() -> None:
-    """Begin the run of which this is the main process; the program is searched for like the command."""
+    """Begin the run if this is its main process; rtcompile is searched for where the command found it, too."""
     if '"process": "%d ' % os.getpid() not in os.environ.get("RTCOMPILE_RUN", ""):  # noqa: UP031
         return
     try:
