@@ -1,4 +1,4 @@
-"""The `rtcompile` command, with its verbs and arguments from ``verbs.ini``; Python has all that a verb does."""
+"""The `rtcompile` command: ``verbs.ini`` lists its verbs, their arguments, and the functions that run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rtcompile bundle`` builds the kernels that a package declares into one file; ``rtcompile warm`` a record, into the cache.
+"""``rtcompile bundle`` builds a package's kernels into one file, ``rtcompile warm`` a record's into the cache.
 
 A bundle has no times and no paths: equal builds give equal bytes.
 """
@@ -151,7 +151,7 @@ def warm(given: Namespace) -> int:
     for path in given.records:
         begin = time.perf_counter()
         record = _record_of(path, given)
-        # Without a terminal too: a record may take minutes in the build of an image.
+        # Progress is shown without a terminal too: a record may take minutes, as while a container's image is built.
         codes = recording.warm(record, archs=archs, progress=not given.json)
         built = sum(code.build.hit is None for code in codes)
         seconds = round(time.perf_counter() - begin, 1)
@@ -304,7 +304,7 @@ def bundle(
     progress: bool | Callable[[int, int, Any], Any] | None = None,
     skip_unbundleable: bool = False,
 ) -> list[tuple[CompileRequest, ObjectCode]]:
-    """Build targets, objects or names for `resolve`, into a bundle; `update` keeps the bundle's other builds.
+    """Build targets (objects, or names that `resolve` takes) into a bundle; `update` keeps the bundle's other builds.
 
     Return what was built.
     """
@@ -349,7 +349,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
     key, shape = known
     own = {each.path for each in plan.search if each.is_own and not each.path.startswith(FOLDER)}
     if own != {*shape.folders}:
-        raise InvalidRequest(f"its folders {', '.join(own)} are not plain; give each as -I/folder")
+        raise InvalidRequest(f"not all its folders are given as -I/folder: {', '.join(own)}")
     read = code.build.files
     if read.uncacheable and not read.headers:
         raise InvalidRequest(read.uncacheable)
@@ -374,7 +374,7 @@ def _contents(work: Work, code: ObjectCode) -> Contents:
 
 
 def _encoded(read: FileSet, search: tuple[SearchDir, ...]) -> bytes:
-    """Return the record of a build's files in the request's folders, with a folder's number for its path."""
+    """Return the record of a build's files in the request's folders, with each folder's number in place of its path."""
     split = relative_to(search)
 
     def is_inside(path: str) -> bool:

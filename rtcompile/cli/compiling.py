@@ -103,7 +103,7 @@ def _builds(given: Namespace) -> list[_FileBuild]:
 
 
 def _is_file(path: str | None) -> bool:
-    """Return whether -o names a file, or stdout: by its ending, or because it is there."""
+    """Return whether -o names a file, or stdout: by its ending, or because such a file exists."""
     if path is None or os.path.isdir(path) or path.endswith(os.sep):
         return False
     ending = os.path.splitext(path)[1]
@@ -170,7 +170,7 @@ def _line(count: str, build: _FileBuild, built: ObjectCode) -> str:
     return "\n".join(lines)
 
 
-# --- ``rtcompile inspect`` and ``profile``: what kernels take of a device, and their builds of time ----
+# --- ``rtcompile inspect`` and ``profile``: the resources that kernels use, and the time of their builds ----
 
 
 def inspect(given: Namespace) -> int:

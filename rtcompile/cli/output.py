@@ -26,7 +26,7 @@ NO_KERNELS = (
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr escape characters that their encoding lacks; reopen them if closed."""
+    """Let stdout and stderr escape characters that their encoding lacks; one that is closed becomes the null device."""
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):

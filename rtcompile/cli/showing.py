@@ -88,7 +88,7 @@ def _list(_: Namespace, store: Store) -> _Result:
 
 
 def find_entry(what: str) -> inventory.Entry:
-    """Return the only cache entry of a key, of its beginning, or of a program's name."""
+    """Return the cache entry with this key, beginning of a key, or program's name; raise if it is not exactly one."""
     _, store = cache.opened()
     found = [entry for entry in store.entries() if entry.key.startswith(what) or entry.name == what]
     if len(found) == 1:
@@ -156,7 +156,7 @@ def _rendered(file: str, result: dict[str, Any]) -> str:
         lines.append(f"  the nearest entry is {nearest['key'][:_SHOWN_KEY]} ({nearest['name']}):")
         for label, pair in nearest["differences"].items():
             was, now = (pair[side] or "(nothing)" for side in ("was", "is"))
-            lines.append(f"    {label}: it has {was}, this has {now}")
+            lines.append(f"    {label}: that entry has {was}, this build {now}")
     return "\n".join(lines)
 
 
