@@ -216,7 +216,7 @@ def _precompiles(name: str, library: Library, toolchain: Toolchain) -> Check:
         for more in ({"create_pch": path}, {"pch": path}):
             reply = nvrtc.observe(unit, library, Limits(_SECONDS), **more)
             if isinstance(reply, CompileFailure):
-                problem = f"{library.path} was tried, with a {reply.kind}. {reply.log}"
+                problem = f"{library.path} failed when it was tried. {reply.log}"
             elif reply["pch"] is None:
                 problem = "this system does not place NVRTC's heap at the required address"
             elif reply["error"] or not reply["pch"]:

@@ -123,7 +123,7 @@ def _device(driver: Driver, ordinal: int, toolchain: Toolchain) -> Check:
 
 
 def packages(toolchain: Toolchain) -> Iterator[Check]:
-    """Report CuPy and cuda-python: installed only once, importable, of NVRTC's CUDA version."""
+    """Report cuda-python, and CuPy: whether it is installed once, importable, and of NVRTC's CUDA version."""
     yield _cupy(toolchain)
     try:
         yield Check("cuda-python", "ok", metadata.version("cuda-bindings"))
@@ -344,7 +344,7 @@ def _try(store: SharedStore, mode: str) -> tuple[str, str, str]:
     except Exception as error:  # noqa: BLE001  # a store's client may raise anything
         return "warning", f"{detail}; {first_line(error)}", "It does not always respond."
     if claims != [True, False]:
-        step = "Two nodes may build the same at once."
+        step = "Two nodes may build the same kernel at once."
         return "warning", f"{detail}; its leases do not exclude each other", step
     detail += "; gives leases"
     if min(seconds) > _PROMPT_SECONDS:
