@@ -1,4 +1,4 @@
-"""What headers of an installation have: which package has a missing one, which one has a name, and whether NVCC knows it.
+"""Searches an installation's headers: a missing header's package, the header of a name, and whether NVCC knows a name.
 
 If a header of CUDA or of the host compiler declares a name that NVRTC does not know, NVCC can compile the source;
 otherwise the name is misspelled. Without a host compiler NVCC cannot be used. Then only members of namespace std
@@ -53,7 +53,7 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
     part = found.name
     if part in toolchain.missing:
         fact, _, step = toolchain.missing[part].partition(". ")
-        return f"which the search did not find fit: {fact}", step
+        return f"which the search did not accept: {fact}", step
     folder = next((d.path for d in toolchain.search if d.label == part), "")
     where = f"{toolchain.versions.get(part, '')} ({folder or toolchain.found_via.get(part, '')})"
     if part not in toolchain.found_via:
@@ -62,11 +62,11 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
     if backend == "nvcc" and nvcc and part not in [d.label for d in toolchain.nvcc_search]:
         why = (
             f"which is installed for NVRTC, {where}; nvcc {nvcc.version} ({nvcc.path}) reads the "
-            "headers of its own toolkit, which is without it"
+            "headers of its own toolkit, which lacks it"
         )
         return why, _into_nvccs(found, toolchain.found_via.get("nvcc", ""), nvcc, folder)
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:
-        why = f"and NVRTC's own file, {where}, has only those that most kernels need"
+        why = f"and NVRTC's own file, {where}, has only the headers that most kernels need"
         return why, command([found], "wheels13", toolchain.nvrtc.version_pair)
     return (
         f"which is installed, {where}, without this file",
@@ -309,7 +309,7 @@ def header_there(match: Match, context: BuildContext) -> Values | None:
 
 
 def header_renamed(match: Match, context: BuildContext) -> Values | None:
-    """Return the headers that the toolkit has deeper in its folders than they were included."""
+    """Return the toolkit's headers of this name that are deeper in its folders than the include says."""
     parts = match["header"].split("/")
     found: dict[str, str] = {}  # how to include it, and the folder that is searched
     for folder, path in _of_toolkit(context):
@@ -353,7 +353,7 @@ _DEPTH = 4  # <cuda/atomic> declares its names in the third header
 
 
 def _declared_within(word: str, declared: str, context: BuildContext) -> str:
-    """Return the name with its namespaces, as headers that the source includes declare it; "" without."""
+    """Return the name with its namespaces, as headers that the source includes declare it; "" if none does."""
     if re.search(rf"\b{declared}", context.code):
         return ""
     for text in context.included(depth=_DEPTH):
@@ -391,7 +391,7 @@ def member_header(match: Match, context: BuildContext) -> Values | None:
 
 
 def _of_toolkit(context: BuildContext, inside: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the toolkit's folders, and the files in them and below as they are included, but internal ones."""
+    """Yield the toolkit's folders, and the files in them and below as they are included, except internal ones."""
     for folder in context.toolkit_dirs():
         for parent, folders, files in os.walk(os.path.join(folder, inside)):
             folders[:] = sorted(each for each in folders if not each.startswith(_INNER))

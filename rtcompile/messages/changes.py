@@ -26,7 +26,7 @@ from rtcompile.request import cxx
 
 
 def in_line(context: BuildContext) -> BuildContext:
-    """Return the message's caret in the line that the compiler printed."""
+    """Return the context with the line that the compiler printed as the whole source."""
     return replace(context, source=context.text, error=replace(context.error, line=1))
 
 
@@ -52,7 +52,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 
 def of(section: str) -> Callable[[Match, BuildContext], Iterator[Values]]:
-    """Return what yields the values of a section of the catalogue from the rows for it."""
+    """Return a function that yields the values of a section of the catalogue, from the rows for this section."""
     rows = [row for row in map(_TABLE.__getitem__, _TABLE.sections()) if row["for"] == section]
 
     def changed(match: Match, context: BuildContext) -> Iterator[Values]:
@@ -256,7 +256,7 @@ _EXCHANGED = {
 
 
 def _wrong(spot: BuildContext, wanted: str) -> Iterator[Values]:
-    """Yield other signs for those at the caret, and these left out."""
+    """Yield the source with the signs at the caret exchanged for others, and with them removed."""
     near = [*spot.after[:1], *spot.before[:1]]
     for token in near:
         other = wanted if token[0] in ";,:." else ""
@@ -267,7 +267,7 @@ def _wrong(spot: BuildContext, wanted: str) -> Iterator[Values]:
 
 
 def strings(_: Match, spot: BuildContext) -> Iterator[Values]:
-    """Yield the quote that a line with an odd number of quotes lacks, and two lines that were one."""
+    """Yield the quote that a line with an odd number of quotes lacks, and two lines of one string joined."""
     if not spot.is_own:
         return
     begin = spot.source.rfind("\n", 0, spot.at) + 1

@@ -91,7 +91,7 @@ _GUTTER = re.compile(
 _FRAME_END = re.compile(r" at line (?P<line>\d{1,9})(?: of (?P<file>.+))?$")
 
 
-@functools.lru_cache(maxsize=2)  # read to decide what helps, and again for the error
+@functools.lru_cache(maxsize=2)  # a log is parsed to decide what helps, and again for the error
 def parse(log: str) -> tuple[Diagnostic, ...]:
     """Parse a log of compilers and linkers: errors first, then warnings, remarks, and other text."""
     drafts: list[_Draft] = []
@@ -198,7 +198,7 @@ def _begin(line: str) -> _Draft | None:
             if re.search("fatal|catastrophic|internal", word):
                 word = "fatal"
             first = Diagnostic(
-                {"info": "remark", ".": "remark"}.get(word, word),  # ptxas 12.9 continues by "."
+                {"info": "remark", ".": "remark"}.get(word, word),  # ptxas 12.9: "." continues
                 group["message"].strip(),
                 group.get("file") or group.get("tool") or "",
                 int(group.get("line") or 0),
@@ -294,7 +294,7 @@ _NO_EFFECT = "expression has no effect"  # `a; b` for `a * b` compiles, and is n
 
 
 class Attempts:
-    """Compiles at most so many changed sources, and says of each what it does to an error."""
+    """Compiles at most `most` changed sources, and reports what each change does to an error."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ class Attempts:
         return f"{line or 'With this change'} {GONE if errors else COMPILES}"
 
     def _changed_line(self, source: str) -> str:
-        """Return how the only line reads that a change has left other than it was; "" for further ones."""
+        """Return how the changed line reads now; "" if several lines changed."""
         lines = source.split("\n")
         pairs = enumerate(zip(self._lines, lines, strict=False), 1)
         other = [(number, after.strip()) for number, (before, after) in pairs if before != after]

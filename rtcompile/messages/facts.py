@@ -34,7 +34,7 @@ def read_sections(file: str) -> configparser.RawConfigParser:
     return parser
 
 
-# Name to header: for namespace std, for the global namespace, and with the names that NVCC lacks too.
+# Each maps names to headers: of namespace std; of the global namespace; of the latter and of what NVCC lacks too.
 STD, GLOBAL, DECLARED = (
     {name: header for header, names in section.items() for name in names.split()}
     for section in map(
@@ -167,7 +167,7 @@ class BuildContext:
 
     @computed_once
     def call(self) -> tuple[str, int, list[tuple[int, int]]]:
-        """Return the same of the function that is called at the caret, or else around it."""
+        """Return the same for the function that is called at the caret, or else for the one whose call encloses it."""
         here = re.compile(r"[A-Za-z_]\w*\s*(?=\()").match(self.code, self.at)
         return self._called(here.end()) if here else self.around
 
@@ -193,7 +193,7 @@ class BuildContext:
         last = LAST.search(before[max(0, len(before) - _LONGEST_SHOWN) :])
         shown = text.strip()
         where = (
-            f"behind `{last[0]}` in line {self.line_of(len(before))}" if last else "at the begin"
+            f"behind `{last[0]}` in line {self.line_of(len(before))}" if last else "at the start"
         )
         return self.change(at, at, text, f"`{shown}` is missing {where}", f"Write `{shown}` there")
 
@@ -258,7 +258,7 @@ class BuildContext:
 
 
 def spans(code: str, opening: int) -> list[tuple[int, int]]:
-    """Return where each argument of a call begins and ends, whose ( is at an offset."""
+    """Return where each argument begins and ends, for the call whose ( is at the offset `opening`."""
     end = opening + 1 + len(cxx.enclosed(code, opening))
     return [*cxx.spans(code, opening + 1, end, BRACKETS)]
 
@@ -324,7 +324,7 @@ def first_nvrtc(match: Match, context: BuildContext) -> Values | None:
 
 
 def declared_in(match: Match, context: BuildContext) -> Values | None:
-    """Name the header of a name, unless the source includes it, or a library's header lacks the name."""
+    """Name the header of a name, unless the source includes it, or the error is in a library's header."""
     if "/include/" in match.string.partition(": ")[0]:
         return None
     std = match.groupdict().get("member")
@@ -412,7 +412,7 @@ def signal(match: Match, context: BuildContext) -> Values:
 
 
 def row_of(table: str) -> Fill:
-    """Apply to a first group of the pattern that a key of a table fits in any case, and return its row."""
+    """Return a table's row whose key fits the pattern's first group, where case and underscores do not count."""
 
     def looked_up(match: Match, _: BuildContext) -> Values | None:
         name = _plain(next(filter(None, match.groups()), ""))

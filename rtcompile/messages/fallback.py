@@ -155,7 +155,7 @@ def decide(
     declared: Declared,
     was_read: Sequence[str] = (),
 ) -> Decision:
-    """Decide what to do about a source that NVRTC rejected, which read the headers `was_read`."""
+    """Decide what to do about a source that NVRTC rejected; `was_read` are the headers that NVRTC read."""
     # A single limit of NVRTC is enough to use NVCC, unless another error is one for NVCC too.
     given, source = tuple(options), cxx.readable(source)
     errors = [each for each in parse(log) if each.severity in ("error", "fatal")]

@@ -23,7 +23,7 @@ from rtcompile.request.option_table import SPECS
 
 
 def elsewhere(match: Match, context: BuildContext) -> Iterator[Values]:
-    """Name what stands here for a name, a namespace or a class of another library or language."""
+    """Yield what CUDA C++ has in place of a name, a namespace or a class of another library or language."""
     named = re.match(r'identifier "(\w+)"', match[0])
     table = TABLES["scopes" if match[0].startswith("name followed by") else "elsewhere"]
     beside = re.findall(r"(\w+)\W*$", context.left)
@@ -35,7 +35,7 @@ def elsewhere(match: Match, context: BuildContext) -> Iterator[Values]:
         if not instead or re.search(is_variable, context.code):
             continue  # a variable of the source, whose declaration the compiler did not read
         whose = TABLES["whose"].get(word)
-        about = f"a name of {whose}'s, and none of CUDA C++" if whose else "no name of CUDA C++"
+        about = f"a name of {whose}'s, not of CUDA C++" if whose else "not a name of CUDA C++"
         about = about.replace("CUDA C++", "device code") if whose == "C" else about
         right = re.match(r"`([^`]+)`", instead)
         edited = renamed(context.source, word, right[1]) if right else ""
@@ -280,7 +280,7 @@ _COMPARE = "Compare the kinds of its arguments and defaults with the notes"
 
 
 def _arguments(given: str, base: str, arguments: str, declared: str) -> Values:
-    """Return which arguments of a template are of the wrong kind or missing, and such as would do."""
+    """Return which arguments of a template are of the wrong kind or missing, and arguments that would do."""
     parameters, values = ([*filter(None, cxx.split(each))] for each in (declared, arguments))
     required = [each for each in parameters if not re.search(r"=|\.\.\.", each)]
     number = max(len(required), min(len(values), len(parameters)))

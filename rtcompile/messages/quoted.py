@@ -1,4 +1,4 @@
-"""What a hint says with the user's own words: of a condition that is false, an operator, a macro, and a call."""
+"""Fills hints with the user's own words: a condition that is false, an operator, a macro, a call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rtcompile.request import cxx
 
 
 def assertion(_: Match, context: BuildContext) -> Values:
-    """Return the condition of a static_assert, what its names stand for, and the line that says so."""
+    """Return the condition of a static_assert, what its names stand for, and the line that gives them these values."""
     condition = _condition(context)
     frames = [
         n for n in context.error.notes if _INSTANCE.match(n.message) and "[with " in n.message
@@ -57,7 +57,7 @@ _ASSERTED = "Change the constants or arguments that it is about: the lines shown
 
 
 def _condition(context: BuildContext) -> str:
-    """Return what stands in the parentheses of a static_assert, without its text."""
+    """Return what stands in the parentheses of a static_assert, without its message."""
     line = context.text.strip()
     own = context.source.split("\n")[context.line - 1 :][:10] if context.line else []
     whole = "\n".join(own) if own and own[0].strip() == line else line
@@ -69,7 +69,7 @@ def _condition(context: BuildContext) -> str:
 
 
 def not_among_parameters(match: Match, context: BuildContext) -> Values | None:
-    """Return the parameters of the source's template that no argument can tell."""
+    """Return the parameters of the source's template that cannot be deduced from an argument."""
     if "/include/" in match.string.partition(": ")[0]:
         return None  # a library's own call: the arguments are not the user's
     function = match["function"].rpartition("::")[2]
@@ -140,7 +140,7 @@ def _without_operator(operator: str, types: str, a: str, b: str) -> tuple[str, s
     return vector[0], made, f", or declare `__device__ {vector[0]} {declared}` once"
 
 
-_MOST_PLACES = 3
+_MOST_LINES = 3
 
 
 def lines_with(pattern: str, context: BuildContext) -> str:
@@ -149,8 +149,8 @@ def lines_with(pattern: str, context: BuildContext) -> str:
     found = [number for number, text in code if re.search(pattern, text)]
     if len(found) == 1:
         return f" in {_shown(found[0], context)}"
-    listed = ", ".join(map(str, found[:_MOST_PLACES]))
-    more = " and further ones" if len(found) > _MOST_PLACES else ""
+    listed = ", ".join(map(str, found[:_MOST_LINES]))
+    more = " and further ones" if len(found) > _MOST_LINES else ""
     return f" in lines {listed}{more}" if found else ""
 
 
@@ -169,7 +169,7 @@ def _shown(line: int, context: BuildContext) -> str:
 
 
 def macro_of_option(match: Match, context: BuildContext) -> Iterator[Values]:
-    """Yield the macro of the options at the caret, or beside it, and what its value would be right."""
+    """Yield the macro of the options at the caret, or beside it, and a value that would be right."""
     beside = re.findall(r"(\w+)\W{0,3}$", context.left)
     words = [*re.findall(r"^[\s=]*(\w+)", context.right), *beside]
     for name, value in macros(context.options):
@@ -356,7 +356,7 @@ def ambiguous(match: Match, context: BuildContext) -> Values | None:
     return {"name": name, "types": ", ".join(types), "step": step, "edited": edited}
 
 
-_MANY = 100  # parameters of a function, and more
+_MANY = 100  # more than a function has parameters
 
 
 def _loses(given: str, wanted: str) -> bool:

@@ -347,13 +347,13 @@ def _one_line(text: str, longest: int) -> str:
     head, arguments, values = text.partition(" [with ")
     if arguments and (room := longest - len(arguments) - len(values)) > longest // 3:
         return f"{head[:room]} …{arguments}{values}"
-    if arguments:  # whole arguments are kept, the first ones, and of the signature its beginning
+    if arguments:  # the first whole arguments are kept, and the beginning of the signature
         kept = values[: longest * 2 // 3].rpartition(", ")[0] or values[: longest * 2 // 3]
         return f"{head[: longest // 3]} …{arguments}{kept}, …]"
     return f"{text[: longest // 2]} … {text[-longest // 2 :]}"
 
 
-# The spelling in Python, in a shell, and where it is another, in a ``%%cuda`` line.
+# The spelling in Python, in a shell, and, if that differs, in a ``%%cuda`` line.
 _SPELLINGS: tuple[tuple[str, ...], ...] = (
     (r"backend='nvrtc', fallback='always'", "--backend nvcc", "RTCOMPILE_FALLBACK=always"),
     (r"\bbackend='nvcc'", "--backend nvcc", "RTCOMPILE_FALLBACK=always"),
