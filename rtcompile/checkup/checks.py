@@ -31,6 +31,7 @@ from rtcompile.extras.record import recording
 from rtcompile.files.sealed import UntrustedError
 from rtcompile.lookup.driver import Driver
 from rtcompile.messages import catalogue
+from rtcompile.messages.facts import BuildContext
 from rtcompile.request import arch as archs
 from rtcompile.settings import Settings
 from rtcompile.store import inventory
@@ -62,15 +63,12 @@ class Check:
     hint: str = ""
 
 
-_IMPORT_SECONDS = 60.0
-
-
 def system() -> Iterator[Check]:
     """Report rtcompile, Python and the platform."""
     here = f"rtcompile {__version__}, Python {platform.python_version()}, {platform.platform()}"
     supported = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
     step = "" if supported else "rtcompile compiles on Linux x86-64 and aarch64."
-    yield Check("system", "ok" if supported else "error", here, step)
+    yield Check("system", "error" if step else "ok", here, step)
 
 
 def devices(toolchain: Toolchain) -> Iterator[Check]:
@@ -93,10 +91,10 @@ def devices(toolchain: Toolchain) -> Iterator[Check]:
     try:
         driver("cuInit", 0)
     except OSError as error:
-        code = error.errno or 0
-        status = "note" if code == 100 else "error"
-        hint = catalogue.hint_for(f"CUDA error {code}")
-        yield Check("device", status, f"cuInit gave {code}", hint)
+        status = "note" if error.errno == 100 else "error"
+        headers = BuildContext(search=toolchain.search)  # they name the error
+        hint = catalogue.hint_for(f"CUDA error {error.errno}", headers)
+        yield Check("device", status, f"cuInit gave {error.errno}", hint)
         return
     for ordinal in range(driver.integer("cuDeviceGetCount")):
         yield _device(driver, ordinal, toolchain)
@@ -147,7 +145,7 @@ def _cupy(toolchain: Toolchain) -> Check:
         step = f"Install the CuPy for CUDA {nvrtc.version_pair[0]}, or CUDA {major} beside it."
         detail += f" is for CUDA {major}, NVRTC {nvrtc.version}"
         return Check("cupy", "warning", detail, step)
-    _, problem = by_python("import cupy", _IMPORT_SECONDS, {})
+    _, problem = by_python("import cupy", 60.0, {})
     if problem:
         return Check("cupy", "error", f"{detail} does not import: {problem}")
     return Check("cupy", "ok", detail)
