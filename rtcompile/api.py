@@ -127,11 +127,7 @@ def compile(
     )
     refuse_contradiction(request.backend, fallback)
     settings = environment.current().settings.override(
-        fallback=fallback,
-        pch=pch,
-        timeout=timeout,
-        memory_limit=memory_limit,
-        recompile=recompile,
+        fallback=fallback, pch=pch, timeout=timeout, memory_limit=memory_limit, recompile=recompile
     )
     if log_stream is not None:
         check_stream(log_stream)

@@ -92,10 +92,7 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "save_source": ("CUPY_CACHE_SAVE_CUDA_SOURCE", flag),
     "dump_source_on_error": ("CUPY_DUMP_CUDA_SOURCE_ON_ERROR", flag),
     "ptx": ("CUPY_COMPILE_WITH_PTX", flag),
-    "bundles": (
-        "RTCOMPILE_BUNDLES",
-        lambda _, given: tuple(filter(None, given.split(os.pathsep))),
-    ),
+    "bundles": ("RTCOMPILE_BUNDLES", lambda _, given: tuple(filter(None, given.split(os.pathsep)))),
     "remote": ("RTCOMPILE_REMOTE", lambda _, given: given),
 }
 # The first four name the cache's folder: see `cache_dir`.

@@ -133,10 +133,7 @@ def explained(
     parsed, attempts = _parsed(failure), None
     if attempt is not None and failure.backend == "nvrtc" and failure.kind == "error":
         attempts = Attempts(
-            attempt,
-            cxx.readable(plan.request.source),
-            parsed,
-            _most_attempts(failure),
+            attempt, cxx.readable(plan.request.source), parsed, _most_attempts(failure)
         )
     context = BuildContext(
         arch=plan.choice.arch,

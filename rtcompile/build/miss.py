@@ -279,12 +279,7 @@ class Miss:
         return self._finish(attempt, "nvcc", outcome, reading_ns, why)
 
     def _finish(
-        self,
-        attempt: Attempt,
-        backend: str,
-        compiled: Compiled,
-        reading_ns: int,
-        why: str = "",
+        self, attempt: Attempt, backend: str, compiled: Compiled, reading_ns: int, why: str = ""
     ) -> Found:
         """Link and cache what a compiler made; it read no file before the time `reading_ns`."""
         plan = attempt.plan

@@ -147,7 +147,9 @@ def _cupy(toolchain: Toolchain) -> Check:
         return Check("cupy", "warning", detail, step)
     _, problem = by_python("import cupy", 60.0, {})
     if problem:
-        return Check("cupy", "error", f"{detail} does not import: {problem}")
+        step = "CuPy makes a folder when it is imported: set CUPY_CACHE_DIR to one it can write."
+        hint = step if "[Errno" in problem else ""
+        return Check("cupy", "error", f"{detail} does not import: {problem}", hint)
     return Check("cupy", "ok", detail)
 
 

@@ -23,7 +23,7 @@ from rtcompile.errors import InvalidRequest, JitDisabled, shown, warn
 from rtcompile.extras.packaging.library import KernelLibrary, KernelModule, imported
 from rtcompile.extras.record import recording
 from rtcompile.files import sealed
-from rtcompile.files.fileset import FileSet
+from rtcompile.files.fileset import FileSet, with_links
 from rtcompile.files.headers import FOLDER, SearchDir, relative_to
 from rtcompile.files.sealed import content_digest
 from rtcompile.lookup import bundles
@@ -380,11 +380,9 @@ def _encoded(read: FileSet, search: tuple[SearchDir, ...]) -> bytes:
     def is_inside(path: str) -> bool:
         return split(path)[0] >= 0
 
-    files = FileSet(
-        tuple([header for header in read.headers if is_inside(header.path)]),
-        tuple(filter(is_inside, read.absent)),
-        tuple(filter(is_inside, read.present)),
-    )
+    headers = tuple([header for header in read.headers if is_inside(header.path)])
+    absent, present = (tuple(filter(is_inside, paths)) for paths in (read.absent, read.present))
+    files = FileSet(headers, absent, present, with_links((), headers))
     return object_code.encode_records("", [Record(files.without_stats())], search=search)
 
 

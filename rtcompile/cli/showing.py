@@ -160,13 +160,7 @@ def _rendered(file: str, result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_ACTIONS = {
-    "info": _info,
-    "list": _list,
-    "why-miss": _why_miss,
-    "prune": _prune,
-    "clear": _clear,
-}
+_ACTIONS = {"info": _info, "list": _list, "why-miss": _why_miss, "prune": _prune, "clear": _clear}
 
 
 # --- ``rtcompile explain`` --------------------------------------------------------------------------

@@ -258,9 +258,7 @@ def _front_end(outcome: Compiled | CompileFailure, unit: TranslationUnit) -> flo
 
 
 def _trust_result(
-    outcome: Compiled | CompileFailure,
-    unit: TranslationUnit,
-    header: PrefixRecord | None,
+    outcome: Compiled | CompileFailure, unit: TranslationUnit, header: PrefixRecord | None
 ) -> bool:
     """Return False if a precompiled header was not used after all, or may have caused the failure."""
     if header is None:

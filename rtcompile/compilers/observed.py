@@ -17,6 +17,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rtcompile.files import fileset
@@ -66,6 +67,7 @@ class _Dependencies:
     def __init__(self, search: Sequence[SearchDir], before: FileSet) -> None:
         self._search, self._split_path = search, relative_to(tuple(search))
         self.headers = {header.path: header for header in before.headers}
+        self.by_inode = {header.inode: header for header in before.headers}
         self.absent, self.present = dict.fromkeys(before.absent), dict.fromkeys(before.present)
         self.include_results = {*before.include_results}
         self.own_path = dict.fromkeys(before.own_path)
@@ -85,11 +87,17 @@ class _Dependencies:
         """Note a path that exists, and that a ``__has_include`` may have found."""
         label, rest = self.locate(path)
         self.present[path] = None
+        # Because of ``#pragma once``, a compiler does not read a file again under another path.
+        with suppress(OSError):
+            header = self.by_inode.get(os.stat(path).st_ino)
+            if header is not None and os.path.samefile(path, header.path):
+                other = header._replace(path=path, label=label, relative=rest)
+                self.headers.setdefault(path, other)
         self.include_results.add(f"{label}/{rest}")
 
     def note_read(self, header: Header, *, mentions_path: bool, clock: str) -> None:
         """Note a header, whether it may put its path into the code, and the clock macro in it."""
-        self.headers[header.path] = header
+        self.headers[header.path] = self.by_inode[header.inode] = header
         if mentions_path:
             self.own_path[header.label] = None
         self.note_clock(clock)
@@ -105,7 +113,7 @@ class _Dependencies:
             tuple(self.headers.values()),
             absent=tuple(self.absent),
             present=tuple(self.present),
-            include_results=tuple(sorted(self.include_results)),
+            include_results=fileset.with_links(self.include_results, self.headers.values()),
             newest_ns=self.newest_ns,
             own_path=tuple(self.own_path),
             uncacheable=self.problem or fileset.volatile(looked_for),
@@ -316,6 +324,8 @@ class _Unobserved(_Dependencies):
                     continue
                 if entry.is_symlink():
                     self._note(entry.path)
+                elif entry.inode() in self.by_inode:
+                    self.present[entry.path] = None  # it may be a hard link to a header
                 if entry.is_dir():
                     ahead += [entry.path] * (pastes or entry.name in text)
                 elif not os.access(entry.path, os.R_OK) and os.path.exists(entry.path):

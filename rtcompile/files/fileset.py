@@ -34,6 +34,7 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/fd/")
 
 _FOLDER = "/."  # ends a path that must be a folder
 _LISTED = "/.="  # separates a folder from the digest of its entries, see `listing`
+_ONE_FILE = "one file: "  # begins the names of two headers that are one file, see `with_links`
 _KIND_BITS, _FOLDER_BITS = 0o170000, 0o040000  # of a file's mode
 
 _RECENT_SECONDS = 1.0
@@ -57,9 +58,10 @@ class FileSet:
     `headers` are in order of first inclusion. `absent` are paths that must not exist: the first folder that does
     not exist stands for all below it. `present` are paths that must exist, though they were not read: as a folder
     if they end in ``/.``; `listing` returns a path that also fixes a folder's entries. `include_results` are the
-    ``__has_include`` candidates that exist, as a directory's label and a name. `own_path` has the labels of the
-    headers that mention ``__FILE__`` or the like. Two attributes are not packed: `newest_ns`, the latest change
-    time of these files (ns since the epoch), and `uncacheable`, the reason against caching the build, or ``""``.
+    ``__has_include`` candidates that exist, as a directory's label and a name, and the pairs of `with_links`.
+    `own_path` has the labels of the headers that mention ``__FILE__`` or the like. Two attributes are not packed:
+    `newest_ns`, the latest change time of these files (ns since the epoch), and `uncacheable`, the reason against
+    caching the build, or ``""``.
     """
 
     __slots__ = ("_fields", "_provided", "_values", "newest_ns", "uncacheable")
@@ -127,7 +129,9 @@ class FileSet:
         both = {
             name: tuple(dict.fromkeys(getattr(self, name) + getattr(other, name))) for name in names
         }
-        return self.replaced(**both, uncacheable=self.uncacheable or other.uncacheable)
+        results = with_links(self.include_results, both["headers"])
+        problem = self.uncacheable or other.uncacheable
+        return self.replaced(**both, include_results=results, uncacheable=problem)
 
     def moved(self, move: Callable[[str], str]) -> FileSet:
         """Return the packed set with each path replaced by `move(path)`."""
@@ -190,6 +194,10 @@ class FileSet:
             if contents and fresh.digest != header.digest:
                 return None, f"header {header.path} changed"
             headers.append(fresh)
+        results = with_links(self.include_results, headers)
+        if contents and results != self.include_results:
+            pair = min({*results} ^ {*self.include_results}).removeprefix(_ONE_FILE)
+            return None, f"{pair} became one file, or two"
         for path in self.absent:
             if os.access(path, os.F_OK):
                 why = f"new file {path} comes first in the search, or changes a __has_include"
@@ -197,15 +205,13 @@ class FileSet:
         for path in self.present:
             if not _is_present(os.fsencode(path)):
                 folder, listed, _ = path.partition(_LISTED)
-                if listed:
-                    why = (
-                        f"files were added to or removed from {folder}, which the compiler searched"
-                    )
-                    return None, why
                 other = "file" if path.endswith(_FOLDER) else "folder"
-                return None, f"{path.removesuffix(_FOLDER)} is gone, or became a {other}"
-        is_same = tuple(headers) == self.headers
-        return self if is_same else self.replaced(headers=tuple(headers)), ""
+                gone = f"{path.removesuffix(_FOLDER)} is gone, or became a {other}"
+                searched = f"{folder}, which the compiler searched"
+                return None, f"files were added to or removed from {searched}" if listed else gone
+        if (tuple(headers), results) == (self.headers, self.include_results):
+            return self, ""
+        return self.replaced(headers=tuple(headers), include_results=results), ""
 
     def changed_since(self, time_ns: int) -> str:
         """Return a file or searched folder that changed since a time (ns since the epoch); "" if none did."""
@@ -229,6 +235,18 @@ class FileSet:
         if self._values is None:
             self._values = _unpack(self._fields)
         return self._values
+
+
+def with_links(results: Iterable[str], headers: Iterable[Header]) -> tuple[str, ...]:
+    """Return the results of ``__has_include``, and each pair of headers that are one file, for ``#pragma once``."""
+    found = sorted([each for each in results if not each.startswith(_ONE_FILE)])
+    first: dict[tuple[str, int], str] = {}
+    for header in headers:
+        name = f"{header.label}/{header.relative}"
+        known = first.setdefault((header.digest, header.inode), name)
+        if known is not name:
+            found.append(f"{_ONE_FILE}{known} and {name}")
+    return tuple(found)
 
 
 def _nearest(path: str) -> str:

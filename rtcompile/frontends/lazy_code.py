@@ -14,13 +14,7 @@ from cupy.cuda.function import Module
 
 from rtcompile import errors, forks
 from rtcompile.build import pipeline
-from rtcompile.errors import (
-    CompileError,
-    DriverError,
-    InvalidRequest,
-    JitifyError,
-    adopt_cupy,
-)
+from rtcompile.errors import CompileError, DriverError, InvalidRequest, JitifyError, adopt_cupy
 from rtcompile.files.sealed import read_argument
 from rtcompile.lookup import environment as environments
 from rtcompile.lookup import find as lookup

@@ -72,8 +72,8 @@ _HOST_VARIABLES = ("NVCC_CCBIN", "CUDAHOSTCXX")
 _HOST_COMPILERS = ("g++", "c++")
 
 CHECK_SECONDS = 1.0  # interval between checks of the toolchain's files
-_STAT = struct.Struct("<2q")  # `signature`
-Signature = tuple[int, int]  # a file's size and mtime, (-1, -1) for none
+_STAT = struct.Struct("<3q")  # `signature`
+Signature = tuple[int, int, int]  # a file's size, mtime and inode; three -1 for none
 TOOLCHAINS = "toolchains"  # the cache's folder
 SEAL = "toolchain"  # the kind of the files in it
 
@@ -262,12 +262,12 @@ def are_unchanged(fields: Sequence[bytes]) -> bool:
 
 
 def signature(path: str | bytes) -> Signature:
-    """Return the size and mtime of a toolchain's file; hard links change the ctime."""
+    """Return the size, mtime and inode of a toolchain's file; hard links change the ctime."""
     try:
         status = os.stat(path or ".")
     except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
+        return -1, -1, -1
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def versioned_digest(kind: str, parts: Iterable[str | bytes]) -> str:

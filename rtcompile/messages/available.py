@@ -16,14 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rtcompile.messages.declared import all_qualified
-from rtcompile.messages.facts import (
-    TABLES,
-    BuildContext,
-    Match,
-    Values,
-    headers_in,
-    text_of,
-)
+from rtcompile.messages.facts import TABLES, BuildContext, Match, Values, headers_in, text_of
 from rtcompile.request import cxx
 from rtcompile.request.units import nvcc_environ
 from rtcompile.toolkit.catalogue import PART, Part, command
@@ -68,10 +61,7 @@ def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str
     if toolchain.found_via[part] == "NVRTC" and toolchain.nvrtc:
         why = f"and NVRTC's own file, {where}, has only the headers that most kernels need"
         return why, command([found], "wheels13", toolchain.nvrtc.version_pair)
-    return (
-        f"which is installed, {where}, without this file",
-        "Compare the name with its files.",
-    )
+    return (f"which is installed, {where}, without this file", "Compare the name with its files.")
 
 
 def _into_nvccs(part: Part, found_via: str, nvcc: Executable, folder: str) -> str:

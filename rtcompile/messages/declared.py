@@ -135,10 +135,7 @@ def qualified(word: str, code: str) -> str:
 
 
 def all_qualified(
-    word: str,
-    code: str,
-    starts: Iterable[int] | None = None,
-    kinds: str = "namespace|struct|class",
+    word: str, code: str, starts: Iterable[int] | None = None, kinds: str = "namespace|struct|class"
 ) -> Iterator[str]:
     """Yield the name with its namespaces and classes for each declaration in one of these, or for those at `starts`."""
     if starts is None:

@@ -11,14 +11,7 @@ from rtcompile.messages import changes
 from rtcompile.messages.changes import in_line
 from rtcompile.messages.declared import BASIC, declarations, operands, templates
 from rtcompile.messages.diagnostics import arguments, line_in_source
-from rtcompile.messages.facts import (
-    BRACKETS,
-    TABLES,
-    BuildContext,
-    Match,
-    Values,
-    headers_in,
-)
+from rtcompile.messages.facts import BRACKETS, TABLES, BuildContext, Match, Values, headers_in
 from rtcompile.named import NamedTuple
 from rtcompile.request import cxx
 

@@ -223,12 +223,19 @@ class ObjectCode(Value):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the code to a file and return the file's path, from which ``RawModule(path=…)`` loads it."""
+        """Write the code to a file in one step, and return its path, from which ``RawModule(path=…)`` loads it."""
         import os
 
-        with open(path, "wb") as file:
-            file.write(self.code)
-        return os.fspath(path)
+        name, target = os.fspath(path), os.path.realpath(path)
+        try:
+            if os.path.isfile(target) or not os.path.exists(target):
+                sealed.publish(target, self.code, durable=False, mode=0o666)
+            else:  # a pipe or a device
+                with open(path, "wb") as file:
+                    file.write(self.code)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, name) from None
+        return name
 
     def __hash__(self) -> int:
         return hash((self.code, self.kind, self.arch))

@@ -34,9 +34,7 @@ def _forget_in_child() -> None:
 
 @contextmanager
 def machine_wide(
-    path: str,
-    timeout: float = MAX_WAIT_SECONDS,
-    taken: dict[tuple[int, str], int] | None = None,
+    path: str, timeout: float = MAX_WAIT_SECONDS, taken: dict[tuple[int, str], int] | None = None
 ) -> Iterator[bool]:
     """Hold the lock file at `path` against other processes; yield whether it could be locked in time.
 

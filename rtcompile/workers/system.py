@@ -107,11 +107,7 @@ class NoMessage(Exception):
     """What was received is not a message of rtcompile, so it is not decoded."""
 
 
-def send(
-    socket: _socket.socket,
-    value: Any,
-    descriptors: tuple[int, ...] = (),
-) -> None:
+def send(socket: _socket.socket, value: Any, descriptors: tuple[int, ...] = ()) -> None:
     """Send one message with duplicates of the descriptors; a long value is sent in a memfd."""
     data = marshal.dumps(value, _MARSHAL_VERSION)
     is_long = len(data) > _MESSAGE_BYTES

@@ -62,10 +62,10 @@ class Program:
         found = compiler._compile_module_with_cache(source, options, **more)
         return bytes(found.code)
 
-    def ship(self, *archs: str) -> bytes:
+    def ship(self, *archs: str, source: str = WITH_HEADER) -> bytes:
         """Record a run, bundle it, and use the bundle with an empty cache; return the run's code."""
         codes: list[bytes] = []
-        recorded(self._record, lambda: codes.append(self.run()))
+        recorded(self._record, lambda: codes.append(self.run(source)))
         with recording.requests(recording.read(self._record), archs) as wanted:
             targets = [bundling.Work(request) for request, _ in wanted]
             bundling.bundle(targets, self.bundle, archs=[], progress=False)
@@ -85,6 +85,23 @@ def test_a_recorded_programs_requests_are_found_without_planning(program):
     assert not (program.folder / "no cache").exists()
     moved = program.folder.rename(program.folder.with_name("moved"))
     assert program.run(WITH_HEADER, f"-I{moved}") == code
+
+
+def test_a_header_and_its_copy_are_not_a_header_and_its_link(program):
+    """``#pragma once`` tells them apart."""
+    program.header.write_text(
+        "#pragma once\n#ifdef S\n#undef S\n#define S 2\n#else\n#define S 1\n#endif"
+    )
+    copy = program.folder / "copy.cuh"
+    copy.write_text(program.header.read_text())
+    source = (
+        '#include "scale.cuh"\n#include "copy.cuh"\n__device__ int n = S; __global__ void k() {}'
+    )
+    code = program.ship(source=source)
+    assert program.run(source) == code
+    copy.unlink()
+    copy.symlink_to("scale.cuh")
+    assert program.run(source) != code
 
 
 def test_listeners_get_objects_that_survive_changes_of_header_and_bundle(program):

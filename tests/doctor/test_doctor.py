@@ -167,9 +167,12 @@ def two_cupys(install):
     install.distribution("cupy-cuda13x", "14.2.0")
 
 
-def cupy_that_does_not_import(install):
-    install.distribution("cupy-cuda12x", "14.2.0")
-    write(install.site / "cupy/__init__.py", "import cupy_backends_that_is_gone\n")
+def cupy_that_does(code):
+    def change(install):
+        install.distribution("cupy-cuda12x", "14.2.0")
+        write(install.site / "cupy/__init__.py", code)
+
+    return change
 
 
 def variable(name, value):

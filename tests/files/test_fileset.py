@@ -123,6 +123,25 @@ def test_each_field_of_a_files_stat_must_be_equal(files, field, by):
     assert not files.replaced(headers=(changed, other)).is_unchanged()
 
 
+def test_whether_two_headers_are_one_file_is_part_of_the_set(files, tmp_path):
+    """Another machine has other files of the same contents; there it is decided again, for the object's key."""
+    paths = [tmp_path / OWN, tmp_path / "own/copy.h"]
+    shutil.copyfile(*paths)
+    copies = files.replaced(
+        headers=tuple(fileset.read(str(path), "user0", path.name)[0] for path in paths)
+    )
+    assert copies.current() is copies
+
+    paths[1].unlink()
+    paths[1].symlink_to(paths[0])
+    pair = "user0/a.h and user0/copy.h"
+    assert (copies.current(), copies.difference()) == (None, f"{pair} became one file, or two")
+    here = copies.without_stats().with_contents_here()
+    assert here.include_results == (*files.include_results, f"one file: {pair}")
+    assert here.joined(files).include_results == here.include_results
+    assert here.without_stats().current() is not None
+
+
 def test_a_device_can_be_present():
     assert FileSet(present=("/dev/null",)).is_unchanged()
 

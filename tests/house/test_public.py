@@ -2,7 +2,9 @@
 
 import ast
 import doctest
+import errno
 import inspect
+import os
 import pickle
 import re
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 import rtcompile
+from rtcompile.request.values import Arch
 from tests.processes import python, ran
 
 PACKAGE = Path(rtcompile.__file__).parent
@@ -157,6 +160,32 @@ def test_every_object_with_code_reports_and_saves(tmp_path):
     assert loaded.report().kernels[0].name == "k"
     assert repr(loaded) == f"<RawModule the file {tmp_path / 'k.cubin'}>"
     assert repr(kernel) == "<RawKernel k: kernel.cu, cubin for sm_80>"
+
+
+def test_code_is_saved_completely_or_not_at_all(tmp_path, monkeypatch):
+    def code(data: bytes) -> rtcompile.ObjectCode:
+        return rtcompile.ObjectCode(data, "cubin", Arch.parse("sm_80"))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "k.cubin"
+    code(b"old").save(path)
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "plain").unlink()
+    (tmp_path / "link").symlink_to(path.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+            code(b"new").save(path)
+    assert (path.read_bytes(), len([*tmp_path.iterdir()])) == (b"old", 2)
+    code(b"new").save(tmp_path / "link")
+    assert (path.read_bytes(), (tmp_path / "link").is_symlink()) == (b"new", True)
+    assert code(b"new").save("/dev/null") == "/dev/null"
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(FileNotFoundError, match=r"'/missing/k\.cubin'"):
+        code(b"new").save("/missing/k.cubin")
 
 
 @pytest.mark.needs_compiler

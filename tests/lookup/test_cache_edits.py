@@ -1,6 +1,7 @@
 """After edits of a nested or a pre-included header, a real compiler's code has the new value. `tests/frontends/test_doors.py` makes others."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(folder: Path, source: str = SOURCE, *options: str) -> rtcompile.ObjectCode:
+def build(
+    folder: Path, source: str = SOURCE, *options: str, backend: str = "auto"
+) -> rtcompile.ObjectCode:
     """Build to PTX as a new process would; the PTX contains the value."""
     forget_caches()
-    directories = [f"-I{folder / name}" for name in ("first", "second")]
-    return rtcompile.compile(source, options=[*directories, *options], arch="sm_80", target="ptx")
+    options = (*[f"-I{folder / name}" for name in ("first", "second")], *options)
+    return rtcompile.compile(source, options=options, arch="sm_80", target="ptx", backend=backend)
 
 
 def value_of(obj: rtcompile.ObjectCode) -> int:
@@ -54,6 +57,53 @@ def test_an_edit_is_a_miss_a_revert_and_a_touch_are_hits_and_a_removal_is_an_err
         (folder / name / "nested.h").unlink()
     with pytest.raises(rtcompile.CompileError, match=r"nested\.h"):
         build(folder)
+
+
+def a_copy(first: Path, second: Path) -> None:
+    shutil.copyfile(first, second)
+    os.utime(second, (1.0e9, 1.0e9))  # GCC takes a copy of the same second for the same file
+
+
+TWICE = SOURCE.replace('"value.h"', '"once.h"\n#include "again.h"')
+COPY, LINK, HARD_LINK = (
+    (a_copy, 2),
+    (lambda first, second: second.symlink_to(first), 1),
+    (os.link, 1),
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "states"),
+    [
+        ("nvrtc", (COPY, LINK, COPY, HARD_LINK, COPY)),
+        pytest.param("nvcc", (COPY, HARD_LINK, COPY, LINK), marks=pytest.mark.needs_nvcc),
+    ],
+)
+@pytest.mark.takes_seconds
+def test_a_copy_of_a_header_that_becomes_a_link_or_a_link_that_becomes_a_copy_is_noticed(
+    folder, backend, states
+):
+    """``#pragma once`` reads a file once, under whatever path, and a copy of it again."""
+    once = folder / "first/once.h"
+    once.write_text(
+        "#pragma once\n#ifdef VALUE\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n"
+    )
+    for put, value in states:
+        (folder / "second/again.h").unlink(missing_ok=True)
+        put(once, folder / "second/again.h")
+        made, again = (build(folder, TWICE, backend=backend) for _ in range(2))
+        assert (value_of(made), value_of(again), again.build.hit) == (value, value, "disk")
+
+
+def test_an_error_of_two_copies_ends_when_one_becomes_a_link(folder):
+    (folder / "first/once.h").write_text("#pragma once\nstruct S {};\n#define VALUE 3\n")
+    a_copy(folder / "first/once.h", folder / "second/again.h")
+    for _ in range(2):
+        with pytest.raises(rtcompile.CompileError, match="has already been defined"):
+            build(folder, TWICE)
+    (folder / "second/again.h").unlink()
+    (folder / "second/again.h").symlink_to("../first/once.h")
+    assert value_of(build(folder, TWICE)) == 3
 
 
 def test_a_moved_project_is_a_hit(folder, tmp_path):

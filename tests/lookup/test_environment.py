@@ -28,7 +28,7 @@ def test_a_toolchains_files_are_checked_once_a_second(tmp_path, monkeypatch, sec
     part, looked, now = str(tmp_path / "part"), [], [1000.0]
     monkeypatch.setattr(environment, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     here = environment.current()
-    here.note([*environment.packed({part: (-1, -1)}, "libnvrtc.so"), b"", b""])
+    here.note([*environment.packed({part: (-1, -1, -1)}, "libnvrtc.so"), b"", b""])
     assert here.signature()
     stat = environment.signature
     monkeypatch.setattr(environment, "signature", lambda path: looked.append(path) or stat(path))
@@ -49,7 +49,7 @@ def test_a_build_during_which_the_toolchain_was_replaced_is_not_kept(monkeypatch
     def compile_and_replace(build):
         code = run(build)
         for module in (environment, toolkit):
-            monkeypatch.setattr(module, "signature", lambda path: (1, 1))
+            monkeypatch.setattr(module, "signature", lambda path: (1, 1, 1))
         environment.current()._checked = float("-inf")  # a second later
         return code
 
@@ -76,7 +76,7 @@ def test_a_build_is_not_kept_if_nvrtc_was_replaced_less_than_a_second_ago(is_the
                 return stat(path, **options)
             if not is_there:
                 raise FileNotFoundError(path)
-            return types.SimpleNamespace(st_size=1, st_mtime_ns=1)
+            return types.SimpleNamespace(st_size=1, st_mtime_ns=1, st_ino=1)
 
         patch.setattr(os, "stat", other)
         return code

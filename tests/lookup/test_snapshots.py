@@ -174,17 +174,26 @@ def test_a_toolchain_is_unknown_after_a_folder_of_packages_appeared_or_vanished(
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_toolchains_file_must_have_the_same_size_and_time(tmp_path, at, by):
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_toolchains_file_must_have_the_same_size_time_and_inode(tmp_path, at, by):
     stat = [*environment.signature(str(tmp_path))]
-    same = environment.packed({str(tmp_path): (stat[0], stat[1])}, "")
+    same = environment.packed({str(tmp_path): tuple(stat)}, "")
     assert environment.are_unchanged(same)
     for times in (same[1] * 2, same[1][:-1]):
         assert not environment.are_unchanged([same[0], times])
     stat[at] += by
-    assert not environment.are_unchanged(
-        environment.packed({str(tmp_path): (stat[0], stat[1])}, "")
-    )
+    assert not environment.are_unchanged(environment.packed({str(tmp_path): tuple(stat)}, ""))
+
+
+def test_a_program_replaced_by_one_of_the_same_size_and_time_is_noticed(tmp_path):
+    for name in ("g++", "new"):
+        (tmp_path / name).write_text(name.ljust(3))
+        os.utime(tmp_path / name, (1.7e9, 1.7e9))
+    path = str(tmp_path / "g++")
+    before = environment.packed({path: environment.signature(path)}, "")
+    assert environment.are_unchanged(before)
+    (tmp_path / "new").replace(path)
+    assert not environment.are_unchanged(before)
 
 
 @pytest.mark.parametrize(("count", "is_used"), [(3, False), (4, False), (5, True), (6, False)])

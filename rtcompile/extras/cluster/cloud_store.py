@@ -10,12 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    NotFoundError,
-    NotSupportedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, NotSupportedError
 from obstore.store import from_url
 
 from rtcompile import InvalidRequest

@@ -57,10 +57,7 @@ class Level:
     """One store, and this process's counts of it. A method returns None if the store does not respond, or is paused."""
 
     def __init__(
-        self,
-        store: SharedStore,
-        keys: Sequence[Key],
-        clock: Callable[[], float] = time.monotonic,
+        self, store: SharedStore, keys: Sequence[Key], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.store = store
         self.keys = keys  # the first signs, and all of them verify

@@ -28,13 +28,7 @@ from rtcompile.files import fileset, sealed
 from rtcompile.named import NamedTuple
 from rtcompile.request import key as keys
 from rtcompile.request.key import KeyInputs
-from rtcompile.request.object_code import (
-    MOST_LISTED,
-    Found,
-    Record,
-    decode_records,
-    encode_records,
-)
+from rtcompile.request.object_code import MOST_LISTED, Found, Record, decode_records, encode_records
 from rtcompile.settings import Settings
 from rtcompile.store.store import Store, object_file
 
@@ -249,10 +243,7 @@ def submit_to(executor: Any) -> Callable[[CompileRequest, Mapping[str, Any]], Bu
 
 
 def _take(
-    future: BuildFuture,
-    request: CompileRequest,
-    overrides: Mapping[str, Any],
-    theirs: Future[Any],
+    future: BuildFuture, request: CompileRequest, overrides: Mapping[str, Any], theirs: Future[Any]
 ) -> None:
     """Set a build's future to its result on an executor."""
     with suppress(InvalidStateError):  # it was cancelled meanwhile

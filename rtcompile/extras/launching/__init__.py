@@ -73,11 +73,7 @@ def _described(array: Any) -> _Array:
 
 @public
 def tensor_map(
-    array: Any,
-    box: Sequence[int],
-    *,
-    swizzle: int | str | None = None,
-    dtype: str | None = None,
+    array: Any, box: Sequence[int], *, swizzle: int | str | None = None, dtype: str | None = None
 ) -> np.ndarray[Any, Any]:
     """Create a TMA descriptor (`CUtensorMap`) for an array, to pass as a ``const __grid_constant__`` parameter.
 
