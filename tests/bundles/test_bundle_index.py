@@ -1,5 +1,6 @@
 """Tests of a bundle built from a record: the program's requests are found without planning, and checked."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -199,6 +200,16 @@ def test_folders_that_are_nested_in_the_same_way_have_the_same_key(options, othe
 def test_a_shape_has_the_folders_of_the_options(options, folders, is_parsed):
     shape = index.shape_of(options)
     assert (shape.folders, shape.parsed is not None) == (folders, is_parsed)
+
+
+def test_the_headers_of_one_bundle_are_kept_for_each_folder(program):
+    program.monkeypatch.setattr(index, "_known", {})
+    program.ship()
+    program.run()
+    other = program.folder.with_name("other")
+    shutil.copytree(program.folder, other)
+    program.run(WITH_HEADER, f"-I{other}")
+    assert {folders for _, folders in index._known} == {(str(program.folder),), (str(other),)}
 
 
 def test_a_limited_number_of_shapes_is_kept(monkeypatch):

@@ -185,6 +185,14 @@ def test_a_toolchains_file_must_have_the_same_size_time_and_inode(tmp_path, at, 
     assert not environment.are_unchanged(environment.packed({str(tmp_path): tuple(stat)}, ""))
 
 
+def test_another_state_of_a_toolchains_file_is_another_toolchain():
+    here, found = environment.current(), []
+    for stat in ((1, 2, 3), (1, 2, 4)):
+        here.note([*environment.packed({"/nvcc": stat}, "libnvrtc.so"), b"", bytes((9, 0))])
+        found.append(here._signature)
+    assert found[0] != found[1]
+
+
 def test_a_program_replaced_by_one_of_the_same_size_and_time_is_noticed(tmp_path):
     for name in ("g++", "new"):
         (tmp_path / name).write_text(name.ljust(3))

@@ -248,3 +248,16 @@ def test_unusual_text_hides_no_following_kernel(before):
 )
 def test_a_declaration_defines_no_kernel(text):
     assert [kernel.is_defined for kernel in cxx.kernels(text)] == [False]
+
+
+def test_the_integers_of_fixed_width_have_numpys_codes():
+    assert {name: code for name, code in cxx.NUMBERS.items() if re.fullmatch(r"u?int\d+_t", name)} == {
+        "int8_t": "i1",
+        "int16_t": "i2",
+        "int32_t": "i4",
+        "int64_t": "i8",
+        "uint8_t": "u1",
+        "uint16_t": "u2",
+        "uint32_t": "u4",
+        "uint64_t": "u8",
+    }  # fmt: skip
