@@ -139,6 +139,9 @@ def test_whether_two_headers_are_one_file_is_part_of_the_set(files, tmp_path):
     here = copies.without_stats().with_contents_here()
     assert here.include_results == (*files.include_results, f"one file: {pair}")
     assert here.joined(files).include_results == here.include_results
+    problem = files.replaced(uncacheable="why")
+    for one, other in ((files, problem), (problem, files), (problem, problem)):
+        assert one.joined(other).uncacheable == "why"
     assert here.without_stats().current() is not None
 
 

@@ -261,3 +261,22 @@ def test_the_integers_of_fixed_width_have_numpys_codes():
         "uint32_t": "u4",
         "uint64_t": "u8",
     }  # fmt: skip
+
+
+def test_what_stands_around_an_offset_ends_with_its_brace():
+    code = "a { b } c; d { e; f { g } h"
+    found = {
+        code[at]: around
+        for at, around in zip(range(len(code)), cxx.around(code, range(len(code))), strict=True)
+    }
+    stripped = {key: [each.strip() for each in found[key]] for key in "abcdefgh"}
+    assert stripped == {
+        "a": ["a"],
+        "b": ["a", "b"],
+        "c": ["c"],
+        "d": ["d"],
+        "e": ["d", "e"],
+        "f": ["d", "f"],
+        "g": ["d", "f", "g"],
+        "h": ["d", "h"],
+    }

@@ -15,7 +15,7 @@ from rtcompile.files.fileset import FileSet
 from rtcompile.request import object_code as objects
 from rtcompile.request import units, values
 from rtcompile.request.object_code import BuildInfo, ObjectCode
-from rtcompile.request.request import CompileRequest, with_headers
+from rtcompile.request.request import CompileRequest, wanted_backend, with_headers
 from rtcompile.request.values import Arch
 from tests.processes import ran
 from tests.tables import from_table
@@ -31,6 +31,29 @@ def test_sequences_become_tuples_and_an_arch_is_parsed():
     assert request.arch == Arch(9, 0, "a")
     assert request.name_expressions == ("f<int>",)
     assert CompileRequest("x", options="-I /x").options == ("-I /x",)
+
+
+def test_two_spellings_of_one_architecture_are_one():
+    for arch in ("sm_90", "9.0", Arch(9, 0, "")):
+        assert CompileRequest("x", arch=arch, options=("-arch=sm_90",)).arch == Arch(9, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "fallback", "wanted"),
+    [
+        ("auto", "auto", "auto"),
+        ("auto", "always", "nvcc"),
+        ("auto", "never", "nvrtc"),
+        ("auto", "nvrtc-first", "auto"),
+        ("nvcc", "auto", "nvcc"),
+        ("nvcc", "nvrtc-first", "nvrtc-first"),
+        ("nvrtc", "nvrtc-first", "nvrtc"),
+        ("nvrtc", "always", "nvrtc"),
+    ],
+)
+def test_fallback_says_what_auto_means_and_nvrtc_first_what_nvcc_means(backend, fallback, wanted):
+    assert wanted_backend(CompileRequest("x", backend=backend), fallback) == wanted
+    assert wanted_backend(CompileRequest("x", target="fatbin"), fallback) == "nvcc"
 
 
 @from_table
