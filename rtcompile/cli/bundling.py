@@ -87,12 +87,18 @@ def _describe(given: Namespace, path: str, names: Sequence[str]) -> None:
     header = ["program", "arch", "kind"]
     rows: list[Sequence[object]] = []
     contents = read(Bundle(path))
-    archs = [row.arch.virtual if row.kind == "ptx" else str(row.arch) for row, *_ in contents]
-    archs = list(dict.fromkeys(archs))
+    archs: dict[str, dict[str, None]] = {}  # by the key of a request; of all under ""
+    for row, *_ in contents:
+        for key in ("", row.key):
+            name = row.arch.virtual if row.kind == "ptx" else str(row.arch)
+            archs.setdefault(key, {})[name] = None
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
-        for work in works([*_targets(given, names, archs, stack)], archs) if names else ():
-            rows.append((work.label(), *_found(path, work), "found"))
+        for target in _works([*_targets(given, names, [*archs[""]], stack)] if names else []):
+            known = bundles.key_of(target.request, target.settings().debug)
+            own = archs.get(known[0] if known else "") or archs[""]
+            for work in works([target], [*own]):
+                rows.append((work.label(), *_found(path, work), "found"))
     for row, code, _ in () if names else contents:
         inputs = object_code.key_inputs(row.sealed_key, code)
         texts = [f"{each[7:]} {inputs[each]}" for each in inputs if each.startswith("option ")]
@@ -106,10 +112,10 @@ def _found(path: str, work: Work) -> tuple[Arch, str]:
     """Return the architecture and kind of the build that a program finds in a bundle; raise if there is none."""
     library = work.kernels[0].module.library if work.kernels else None
     used = library.path(library.bundle) if library and library.bundle else path
-    if not os.path.exists(used):
+    if not os.path.exists(used) or not os.path.samefile(used, path):
         raise InvalidRequest(
-            f"{library} has its bundle at {os.path.relpath(used)}, but it is written to "
-            f"{path}: name the same path"
+            f"{library} has its bundle at {os.path.relpath(used)}, but this one is {path}: name the "
+            "same path"
         )
     search = Search(query_of(work.request, work.settings()._replace(bundles=(used,))))
     found = search.exact()

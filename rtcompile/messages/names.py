@@ -230,6 +230,11 @@ def expression(match: Match, context: BuildContext) -> Values:
     given = (found["text"] if found else named[1] if named else "").strip()
     if not given:
         return {"fact": "A name expression names nothing in the source.", "step": _SPELL}
+    if "non-__global__ function" in match.string:
+        fact = (
+            f"`{given}` is a __device__ function, and a name expression names a kernel or variable."
+        )
+        return {"fact": fact, "step": "Name a kernel, or mark the function with __global__."}
     base, _, arguments = given.partition("<")
     base = base.strip().lstrip("&")
     plain = base.rpartition("::")[2]

@@ -156,6 +156,7 @@ def test_a_header_that_is_installed_is_not_called_missing():
         ("void f(int a) {} __device__ void f(float* b) {}", "f", "a cast for one of several overloads"),
         ("void f(float* a) {}", "f(float*)", "Write its name without parameters"),
         ("int m;", "m", "& for a variable, as in '&m'"),
+        ("float f(float x) { return x; }", "f", "is a __device__ function"),
     ],
 )  # fmt: skip
 def test_a_name_that_the_source_declares_is_not_called_undeclared(source, expression, hint):
@@ -214,6 +215,11 @@ def test_an_error_without_a_line_is_shown_in_the_statement_that_causes_it(source
         ("constexpr int a = n; x[a] = 1;", "known only at run time"),
         ("uchar4 v; surf2Dwrite(cudaSurfaceObject_t(n), v, 0, 0);", "Convert the arguments"),
         ('}\nstruct S {}\nextern "C" __global__\nvoid f() {', "`__global__` in line"),
+        ("x[0] = __shfl_down_sync(0xffffffff, x[0]);", "0xffffffff, 0xffffffff"),
+        ("x[0] = __shfl_sync(__activemask(), x[0]);", "0xffffffff"),
+        ("x[0] = __ldg(&x[0], 1);", "no version"),
+        ("x[0] = 1,5f;", "5.0f"),
+        ("__shared__ Tile<float> t; t.f();", "Leave it out"),
     ],
 )  # fmt: skip
 def test_what_is_right_beside_an_error_is_not_called_its_cause(text, not_said):

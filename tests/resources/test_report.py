@@ -101,6 +101,13 @@ def test_without_a_block_the_largest_one_of_highest_occupancy_is_reported(bounds
     assert (found.block, found.blocks) == (block, blocks)
 
 
+def test_a_block_that_launch_bounds_forbid_does_not_fit():
+    source = PLAIN.replace("BOUNDS", "__launch_bounds__(256)")
+    found = _best(source, block=288)
+    assert (found.blocks, found.share, found.limited_by) == (0, 0, ("max threads",))
+    assert _best(source, block=256).blocks == 8
+
+
 def test_registers_limit_a_kernel_that_keeps_many():
     found = _best("""extern "C" __global__ void k(float* x) {
       float v[128];

@@ -68,7 +68,7 @@ class Occupancy:
         Resident warps divided by the maximum.
     limited_by : tuple of str
         The resources that another block would lack: "warps", "blocks", "registers", "shared
-        memory".
+        memory"; or "max threads" if the kernel cannot be launched with such a block.
     """
 
     block: int
@@ -240,6 +240,8 @@ class Report:
                     for threads in (_possible_blocks(found) if block is None else [block])
                 )
                 at_block = max(at_blocks, key=lambda one: (one.block * one.blocks, one.block))
+                if at_block.block > (found.max_threads or THREADS_MAX):
+                    at_block = Occupancy(at_block.block, 0, 0.0, ("max threads",))
             known = spills.get(found.symbol)
             kernels.append(replace(found, name=name, spills=known, occupancy=at_block))
         if kernel is not None and not kernels:
