@@ -20,7 +20,7 @@ from rtcompile.lookup.find import Query, query_of
 from rtcompile.request.arch import runs_on
 from rtcompile.request.object_code import Found, ObjectCode, Record
 from rtcompile.request.option_table import dropped
-from rtcompile.request.request import CompileRequest, with_headers
+from rtcompile.request.request import DEFAULT_NAME, CompileRequest, with_headers
 from rtcompile.request.units import Limits, TimeLimit
 from rtcompile.request.values import Arch
 from rtcompile.settings import Settings
@@ -295,7 +295,7 @@ def _sentence(search: Search, bundle: Bundle, arch: Arch | None) -> str:
             if changed := bundle.files(row, search.shape.folders).difference():
                 return f"{contains} it, but {changed}."
         if found:
-            archs_there = ", ".join(sorted({str(row.arch) for row in found}))
+            archs_there = ", ".join(sorted({row.wanted for row in found}))
             return (
                 f"Bundle {bundle.path} only has {archs_there} code for it; rebuild the bundle with "
                 f"{arch or 'this architecture'}."
@@ -303,7 +303,7 @@ def _sentence(search: Search, bundle: Bundle, arch: Arch | None) -> str:
         same = [row for row in named if row.source == request.source_digest]
         if any({*bundle.object(row).lowered_names} == names for row in same):
             return f"{contains} this program, but built with different options."
-        if named:
+        if same or (named and program != DEFAULT_NAME):
             what = "with different name expressions" if same else "from different source"
             return f"{contains} this program, but built {what}."
     return f"Bundle {bundle.path}: {bundle.problem}." if bundle.problem else ""

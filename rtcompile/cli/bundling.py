@@ -90,8 +90,7 @@ def _describe(given: Namespace, path: str, names: Sequence[str]) -> None:
     archs: dict[str, dict[str, None]] = {}  # by the key of a request; of all under ""
     for row, *_ in contents:
         for key in ("", row.key):
-            name = row.arch.virtual if row.kind == "ptx" else str(row.arch)
-            archs.setdefault(key, {})[name] = None
+            archs.setdefault(key, {})[row.wanted] = None
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         for target in _works([*_targets(given, names, [*archs[""]], stack)] if names else []):

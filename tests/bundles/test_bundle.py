@@ -186,7 +186,7 @@ def test_with_a_toolkit_code_for_the_device_is_compiled(bundled, monkeypatch):
         pytest.param(
             lambda p: None,
             "sm_86",
-            "only has sm_80, sm_90a code for it; rebuild the bundle with sm_86",
+            "only has compute_80, sm_80, sm_90a code for it; rebuild the bundle with sm_86",
             id="architecture",
         ),
         pytest.param(edit_source, "sm_80", "built from different source", id="source"),
@@ -206,11 +206,23 @@ def test_without_jit_the_error_names_the_missing_build(bundled, monkeypatch, cha
     assert len(re.findall(r"(?<!/)scale\.cu", str(caught.value))) == 1
 
 
+def test_a_source_without_a_name_is_not_called_another_version_of_a_bundled_one(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "k.rtcb"
+    bundling.bundle([CompileRequest(PLAIN)], path, archs=("sm_80",), progress=False)
+    rtcompile.use_bundle(path)
+    monkeypatch.setenv("RTCOMPILE_JIT", "0")
+    with pytest.raises(JitDisabled) as caught:
+        rtcompile.compile(f"{PLAIN}// another", arch="sm_80")
+    assert "contains this program" not in str(caught.value)
+
+
 @pytest.mark.usefixtures("bare_machine")
 def test_without_a_toolkit_the_error_lists_the_bundled_builds(bundled):
     with pytest.raises(
         ToolkitNotFound,
-        match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* only has sm_80, sm_90a code",
+        match=r"^scale.cu \(.*\) for sm_86 cannot be .*NVRTC is not here.* only has compute_80, sm_80, sm_90a code",
     ):
         bundled.load().module.compile("sm_86")
 
