@@ -35,23 +35,25 @@ def missing_header(
     """Return the package of the header `name` (`what`), `why` it was not found, and the next `step`; None if unknown."""
     for part in PART.values():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in part.headers):
-            why, step = _of_build(part, toolchain, backend) if toolchain else ("", "")
+            why, step = _of_build(part, name, toolchain, backend) if toolchain else ("", "")
             why = why or "which is not installed here"
             return {"what": part.in_text, "why": why, "step": step or _install(part)}
     return None
 
 
-def _of_build(found: Part, toolchain: Toolchain, backend: str) -> tuple[str, str]:
-    """Return why this toolchain lacks it, and the next step; both empty if unknown."""
+def _of_build(found: Part, name: str, toolchain: Toolchain, backend: str) -> tuple[str, str]:
+    """Return why this toolchain lacks a header of a part, and the next step; both empty if unknown."""
     part = found.name
     if part in toolchain.missing:
         fact, _, step = toolchain.missing[part].partition(". ")
         return f"which the search did not accept: {fact}", step
-    folder = next((d.path for d in toolchain.search if d.label == part), "")
+    folders = [each.path for each in toolchain.search if each.label == part]
+    folder = folders[0] if folders else ""
     where = f"{toolchain.versions.get(part, '')} ({folder or toolchain.found_via.get(part, '')})"
     if part not in toolchain.found_via:
         return "", ""
-    nvcc = toolchain.nvcc
+    is_there = any(os.path.exists(os.path.join(each, name)) for each in folders)
+    nvcc = toolchain.nvcc if is_there else None
     if backend == "nvcc" and nvcc and part not in [d.label for d in toolchain.nvcc_search]:
         why = (
             f"which is installed for NVRTC, {where}; nvcc {nvcc.version} ({nvcc.path}) reads the "

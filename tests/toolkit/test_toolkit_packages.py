@@ -135,8 +135,10 @@ def test_headers_searched_only_by_nvrtc_are_not_reported_as_missing(tmp_path):
 def test_a_part_missing_for_nvcc_of_wheels_is_a_wheel_of_its_version(tmp_path):
     wheels = Wheels(tmp_path).cuda13("13.0.88", nvcc="13.0.88", nvvm="13.0.88").cupy("cupy_cuda13x")
     shutil.rmtree(wheels.site / "nvidia/cu13/include/cccl")
-    step = advice_for("cub/cub.cuh", wheels.site, "nvcc")
+    step = advice_for("cuda/std/version", wheels.site, "nvcc")
     assert '`pip install "nvidia-cuda-cccl==13.0.*"`' in step
+    step = advice_for("cuda/std/vector", wheels.site, "nvcc")  # nobody has such a header
+    assert "without this file. Compare the name" in step
 
 
 def test_no_advice_to_install_a_package_that_is_already_installed(tmp_path):
