@@ -274,6 +274,13 @@ def test_each_changed_byte_of_a_build_is_noticed(bundled):
         bundled.bundle.write_bytes(flip(lambda data, at=at: bundle.end_of_index + at)(whole))
         with pytest.raises(UnusableError, match="it is damaged"):
             bundle.blob(row.code)
+    bundled.bundle.unlink()
+    with pytest.raises(UnusableError, match="No such file"):
+        bundle.blob(row.code)
+    assert not Bundle(bundle.path).open()
+    bundled.bundle.write_bytes(b"\xff" * 100)
+    with pytest.raises(UnusableError, match="it is no bundle"):
+        Bundle(bundle.path).open()
 
 
 def test_a_bundle_whose_index_names_no_part_of_the_file_cannot_be_used(bundled):

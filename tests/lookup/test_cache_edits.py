@@ -64,12 +64,10 @@ def a_copy(first: Path, second: Path) -> None:
     os.utime(second, (1.0e9, 1.0e9))  # GCC takes a copy of the same second for the same file
 
 
+ONCE = "#pragma once\n#ifdef VALUE\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n"
 TWICE = SOURCE.replace('"value.h"', '"once.h"\n#include "again.h"')
-COPY, LINK, HARD_LINK = (
-    (a_copy, 2),
-    (lambda first, second: second.symlink_to(first), 1),
-    (os.link, 1),
-)
+COPY, HARD_LINK = (a_copy, 2), (os.link, 1)
+LINK = (lambda first, second: second.symlink_to(first), 1)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +83,7 @@ def test_a_copy_of_a_header_that_becomes_a_link_or_a_link_that_becomes_a_copy_is
 ):
     """``#pragma once`` reads a file once, under whatever path, and a copy of it again."""
     once = folder / "first/once.h"
-    once.write_text(
-        "#pragma once\n#ifdef VALUE\n#undef VALUE\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n"
-    )
+    once.write_text(ONCE)
     for put, value in states:
         (folder / "second/again.h").unlink(missing_ok=True)
         put(once, folder / "second/again.h")

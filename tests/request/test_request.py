@@ -39,21 +39,18 @@ def test_two_spellings_of_one_architecture_are_one():
 
 
 @pytest.mark.parametrize(
-    ("backend", "fallback", "wanted"),
+    ("given", "wanted"),
     [
-        ("auto", "auto", "auto"),
-        ("auto", "always", "nvcc"),
-        ("auto", "never", "nvrtc"),
-        ("auto", "nvrtc-first", "auto"),
-        ("nvcc", "auto", "nvcc"),
-        ("nvcc", "nvrtc-first", "nvrtc-first"),
-        ("nvrtc", "nvrtc-first", "nvrtc"),
-        ("nvrtc", "always", "nvrtc"),
+        ({"backend": "auto"}, "auto nvcc nvrtc auto"),
+        ({"backend": "nvcc"}, "nvcc nvcc nvcc nvrtc-first"),
+        ({"backend": "nvrtc"}, "nvrtc nvrtc nvrtc nvrtc"),
+        ({"target": "fatbin"}, "nvcc nvcc nvcc nvcc"),
     ],
 )
-def test_fallback_says_what_auto_means_and_nvrtc_first_what_nvcc_means(backend, fallback, wanted):
-    assert wanted_backend(CompileRequest("x", backend=backend), fallback) == wanted
-    assert wanted_backend(CompileRequest("x", target="fatbin"), fallback) == "nvcc"
+def test_fallback_says_what_auto_means_and_nvrtc_first_what_nvcc_means(given, wanted):
+    fallbacks = ("auto", "always", "never", "nvrtc-first")
+    found = [wanted_backend(CompileRequest("x", **given), each) for each in fallbacks]
+    assert " ".join(found) == wanted
 
 
 @from_table
