@@ -216,9 +216,7 @@ class FileSet:
     def changed_since(self, time_ns: int) -> str:
         """Return a file or searched folder that changed since a time (ns since the epoch); "" if none did."""
         paths = [header.path for header in self.headers]
-        for path in (*self.present, *self.absent):
-            folder, listed, _ = path.partition(_LISTED)
-            paths.append(folder if listed else os.path.dirname(path))
+        paths += map(os.path.dirname, (*self.present, *self.absent))
         found = (os.path.realpath(_nearest(path)) for path in paths)
         return next((path for path in found if os.stat(path).st_ctime_ns >= time_ns), "")
 

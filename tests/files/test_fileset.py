@@ -145,6 +145,20 @@ def test_whether_two_headers_are_one_file_is_part_of_the_set(files, tmp_path):
     assert here.without_stats().current() is not None
 
 
+def test_a_new_file_beside_a_present_or_an_absent_one_is_a_change(tmp_path):
+    folder, path = str(tmp_path), tmp_path / "there.h"
+    path.touch()
+    for given in (
+        {"absent": f"{path}2"},
+        {"present": str(path)},
+        {"present": fileset.listing(folder, "")},
+    ):
+        files = FileSet(**{name: (each,) for name, each in given.items()})
+        now = file_times.next_tick()
+        (tmp_path / f"{now}.h").touch()
+        assert (files.changed_since(now), files.changed_since(now + 10**9)) == (folder, "")
+
+
 def test_a_device_can_be_present():
     assert FileSet(present=("/dev/null",)).is_unchanged()
 

@@ -193,17 +193,6 @@ def test_another_state_of_a_toolchains_file_is_another_toolchain():
     assert found[0] != found[1]
 
 
-def test_a_program_replaced_by_one_of_the_same_size_and_time_is_noticed(tmp_path):
-    for name in ("g++", "new"):
-        (tmp_path / name).write_text(name.ljust(3))
-        os.utime(tmp_path / name, (1.7e9, 1.7e9))
-    path = str(tmp_path / "g++")
-    before = environment.packed({path: environment.signature(path)}, "")
-    assert environment.are_unchanged(before)
-    (tmp_path / "new").replace(path)
-    assert not environment.are_unchanged(before)
-
-
 @pytest.mark.parametrize(("count", "is_used"), [(3, False), (4, False), (5, True), (6, False)])
 def test_the_file_of_a_toolchain_has_five_fields(cache, count, is_used):
     here = environment.current()
