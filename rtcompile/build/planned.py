@@ -295,7 +295,7 @@ def _sentence(search: Search, bundle: Bundle, arch: Arch | None) -> str:
             if changed := bundle.files(row, search.shape.folders).difference():
                 return f"{contains} it, but {changed}."
         if found:
-            archs_there = ", ".join(sorted({row.wanted for row in found}))
+            archs_there = ", ".join(sorted({row.arch_option for row in found}))
             return (
                 f"Bundle {bundle.path} only has {archs_there} code for it; rebuild the bundle with "
                 f"{arch or 'this architecture'}."

@@ -87,10 +87,11 @@ def _describe(given: Namespace, path: str, names: Sequence[str]) -> None:
     header = ["program", "arch", "kind"]
     rows: list[Sequence[object]] = []
     contents = read(Bundle(path))
-    archs: dict[str, dict[str, None]] = {}  # by the key of a request; of all under ""
+    # The architectures of each request's key, and those of all builds under "".
+    archs: dict[str, dict[str, None]] = {}
     for row, *_ in contents:
         for key in ("", row.key):
-            archs.setdefault(key, {})[row.wanted] = None
+            archs.setdefault(key, {})[row.arch_option] = None
     sys.path.insert(0, os.getcwd())
     with ExitStack() as stack:
         for target in _works([*_targets(given, names, [*archs[""]], stack)] if names else []):

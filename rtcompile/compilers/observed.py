@@ -324,7 +324,7 @@ class _Unobserved(_Dependencies):
                     continue
                 if entry.is_symlink():
                     self._note(entry.path)
-                elif entry.inode() in self.by_inode:
+                elif entry.inode() in self.by_inode and entry.path not in self.headers:
                     self.present[entry.path] = None  # it may be a hard link to a header
                 if entry.is_dir():
                     ahead += [entry.path] * (pastes or entry.name in text)

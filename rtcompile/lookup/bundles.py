@@ -85,7 +85,7 @@ class Row(NamedTuple):
             raise UnusableError(f"its index cannot be understood ({error})") from None
 
     @property
-    def wanted(self) -> str:
+    def arch_option(self) -> str:
         """The architecture as ``--arch`` takes it: "sm_90a", or "compute_80" for PTX."""
         return self.arch.virtual if self.kind == "ptx" else str(self.arch)
 
