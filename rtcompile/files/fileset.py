@@ -197,7 +197,7 @@ class FileSet:
         results = with_links(self.include_results, headers)
         if contents and results != self.include_results:
             pair = min({*results} ^ {*self.include_results}).removeprefix(_ONE_FILE)
-            return None, f"{pair} are one file now, or no longer"
+            return None, f"{pair} are one file now, or not"
         for path in self.absent:
             if os.access(path, os.F_OK):
                 why = f"new file {path} comes first in the search, or changes a __has_include"

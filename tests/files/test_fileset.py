@@ -135,10 +135,7 @@ def test_whether_two_headers_are_one_file_is_part_of_the_set(files, tmp_path):
     paths[1].unlink()
     paths[1].symlink_to(paths[0])
     pair = "user0/a.h and user0/copy.h"
-    assert (copies.current(), copies.difference()) == (
-        None,
-        f"{pair} are one file now, or no longer",
-    )
+    assert (copies.current(), copies.difference()) == (None, f"{pair} are one file now, or not")
     here = copies.without_stats().with_contents_here()
     assert here.include_results == (*files.include_results, f"one file: {pair}")
     assert here.joined(files).include_results == here.include_results
